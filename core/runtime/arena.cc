@@ -1,0 +1,67 @@
+#include "core/runtime/arena.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+
+namespace trainer {
+namespace {
+
+constexpr std::int64_t kAlignment = 256;
+
+std::int64_t align_up(std::int64_t bytes) {
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+std::shared_ptr<void> allocate(Device device, MemoryClass memory_class, std::int64_t bytes) {
+  TRAINER_CHECK(device.kind == DeviceKind::cpu, "no allocator for this kind of device");
+  void* memory = std::aligned_alloc(static_cast<std::size_t>(kAlignment), static_cast<std::size_t>(bytes));
+  if (memory == nullptr)
+    fail(ExitCode::memory, "cannot allocate {} bytes of host memory for {}", bytes, memory_class_name(memory_class));
+  std::memset(memory, 0, static_cast<std::size_t>(bytes));
+  return {memory, [](void* p) { std::free(p); }};
+}
+
+}  // namespace
+
+std::string_view memory_class_name(MemoryClass memory_class) {
+  static constexpr std::string_view kNames[kMemoryClasses] = {"weights",     "gradients", "masters", "moments",
+                                                              "activations", "workspace", "logits",  "communication"};
+  return kNames[static_cast<std::size_t>(memory_class)];
+}
+
+Arena::Arena(Device device, const MemoryPlan& plan) : measuring_(false), capacity_(plan) {
+  for (int c = 0; c < kMemoryClasses; ++c) {
+    const auto i = static_cast<std::size_t>(c);
+    if (plan[i] > 0) memory_[i] = allocate(device, static_cast<MemoryClass>(c), align_up(plan[i]));
+  }
+}
+
+Tensor Arena::take(MemoryClass memory_class, std::string_view name, std::int64_t rows, std::int64_t cols, Dtype dtype) {
+  const std::size_t c = index(memory_class);
+  const std::int64_t bytes = rows * cols * dtype_size(dtype);
+  const std::int64_t start = used_[c];
+  used_[c] = start + align_up(bytes);
+  peak_[c] = std::max(peak_[c], used_[c]);
+  if (measuring_) {
+    const auto same = std::find_if(buffers_.begin(), buffers_.end(),
+                                   [&](const Buffer& b) { return b.name == name && b.memory_class == memory_class; });
+    if (same == buffers_.end())
+      buffers_.push_back({std::string(name), memory_class, bytes});
+    else
+      same->bytes += bytes;
+    return tensor_over(nullptr, dtype, rows, cols);
+  }
+  TRAINER_CHECK(used_[c] <= capacity_[c], "'{}' does not fit the planned {} bytes of {}", name, capacity_[c],
+                memory_class_name(memory_class));
+  return tensor_over(static_cast<char*>(memory_[c].get()) + start, dtype, rows, cols);
+}
+
+std::vector<Arena::Buffer> Arena::largest() const {
+  std::vector<Buffer> sorted = buffers_;
+  std::stable_sort(sorted.begin(), sorted.end(), [](const Buffer& a, const Buffer& b) { return a.bytes > b.bytes; });
+  return sorted;
+}
+
+}  // namespace trainer

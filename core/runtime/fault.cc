@@ -1,0 +1,111 @@
+#include "core/runtime/fault.h"
+
+#include <charconv>
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <limits>
+#include <thread>
+
+#include "core/runtime/check.h"
+
+namespace trainer {
+namespace {
+
+std::vector<std::string_view> split(std::string_view text, char separator) {
+  std::vector<std::string_view> parts;
+  while (!text.empty()) {
+    const std::size_t end = text.find(separator);
+    if (end != 0) parts.push_back(text.substr(0, end));
+    if (end == std::string_view::npos) break;
+    text.remove_prefix(end + 1);
+  }
+  return parts;
+}
+
+template <class T>
+T number(std::string_view text, std::string_view what) {
+  T value{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size())
+    fail(ExitCode::config, "TRAINER_FAULT: {} '{}' is not a number", what, text);
+  return value;
+}
+
+constexpr std::string_view kActions[] = {"throw", "exit", "kill", "stop", "sleep", "inf", "nan", "count"};
+
+}  // namespace
+
+FaultPlan FaultPlan::parse(std::string_view text) {
+  FaultPlan plan;
+  for (const std::string_view item : split(text, ';')) {
+    Fault fault;
+    for (const std::string_view pair : split(item, ',')) {
+      const std::size_t equals = pair.find('=');
+      if (equals == std::string_view::npos) fail(ExitCode::config, "TRAINER_FAULT: '{}' is not key=value", pair);
+      const std::string_view key = pair.substr(0, equals);
+      std::string_view value = pair.substr(equals + 1);
+      if (key == "rank") {
+        fault.rank = number<int>(value, key);
+      } else if (key == "step") {
+        fault.step = number<std::int64_t>(value, key);
+      } else if (key == "site") {
+        fault.site = value;
+      } else if (key == "tensor") {
+        fault.tensor = value;
+      } else if (key == "action") {
+        const std::size_t colon = value.find(':');
+        if (colon != std::string_view::npos) {
+          fault.argument = number<double>(value.substr(colon + 1), key);
+          value = value.substr(0, colon);
+        }
+        fault.action = value;
+      } else {
+        fail(ExitCode::config, "TRAINER_FAULT: unknown key '{}' (rank, step, site, action, tensor)", key);
+      }
+    }
+    bool known = false;
+    for (const std::string_view action : kActions) known = known || fault.action == action;
+    if (!known) fail(ExitCode::config, "TRAINER_FAULT: unknown action '{}'", fault.action);
+    if (fault.site.empty()) fail(ExitCode::config, "TRAINER_FAULT: '{}' names no site", item);
+    plan.faults_.push_back(fault);
+  }
+  return plan;
+}
+
+FaultPlan FaultPlan::from_environment() {
+  const char* text = std::getenv("TRAINER_FAULT");  // NOLINT(concurrency-mt-unsafe): read once, before threads start
+  return text == nullptr ? FaultPlan() : parse(text);
+}
+
+bool FaultPlan::matches(const Fault& fault, std::string_view site) const {
+  return fault.site == site && (!fault.rank || *fault.rank == rank_) && (!fault.step || *fault.step == step_);
+}
+
+void FaultPlan::at(std::string_view site) const {
+  for (const Fault& fault : faults_) {
+    if (!matches(fault, site)) continue;
+    if (fault.action == "throw") fail(ExitCode::other, "fault planned for rank {} step {} at '{}'", rank_, step_, site);
+    if (fault.action == "exit") std::_Exit(static_cast<int>(fault.argument));
+    if (fault.action == "kill") std::raise(SIGKILL);
+    if (fault.action == "stop") std::raise(SIGSTOP);
+    if (fault.action == "sleep") std::this_thread::sleep_for(std::chrono::duration<double>(fault.argument));
+  }
+}
+
+std::optional<FaultPlan::Poison> FaultPlan::poison(std::string_view site) const {
+  for (const Fault& fault : faults_) {
+    if (!matches(fault, site)) continue;
+    if (fault.action == "inf") return Poison{fault.tensor, std::numeric_limits<double>::infinity()};
+    if (fault.action == "nan") return Poison{fault.tensor, std::numeric_limits<double>::quiet_NaN()};
+  }
+  return std::nullopt;
+}
+
+bool FaultPlan::wrong_count() const {
+  for (const Fault& fault : faults_)
+    if (fault.action == "count" && matches(fault, fault.site)) return true;
+  return false;
+}
+
+}  // namespace trainer

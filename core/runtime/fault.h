@@ -1,0 +1,56 @@
+// Faults on purpose, so that failure handling can be tried by anyone: part of the product, off by default.
+//   TRAINER_FAULT="rank=1,step=5,site=backward,action=kill;rank=0,site=save.write,action=sleep:0.2"
+// Keys: rank (default: every rank), step (default: every step), site (required), action (required), tensor (poison
+// only). Actions: throw, exit:CODE, kill (SIGKILL), stop (SIGSTOP), sleep:SECONDS, inf and nan (poison the named
+// gradient tensor), count (the next collective is entered with a wrong element count), overflow is `inf` without a
+// tensor: the first one. Sites: step, forward, backward, gradients, optimizer, evaluate, save.begin, save.write,
+// save.publish, load, collective.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace trainer {
+
+class FaultPlan {
+ public:
+  FaultPlan() = default;
+  /// Parses the text above. Throws Error(config) naming what is wrong.
+  static FaultPlan parse(std::string_view text);
+  /// The plan of the environment variable TRAINER_FAULT; empty when it is not set.
+  static FaultPlan from_environment();
+
+  void set_rank(int rank) { rank_ = rank; }
+  void set_step(std::int64_t step) { step_ = step; }
+
+  /// Carries out what is planned for this place: may throw, end or stop the process, or sleep.
+  void at(std::string_view site) const;
+
+  struct Poison {
+    std::string tensor;  // empty: the first of the block that is asked
+    double value;        // infinity or NaN
+  };
+  /// The tensor to poison at this site and step on this rank.
+  std::optional<Poison> poison(std::string_view site) const;
+  /// True when the collective about to start shall use a wrong element count.
+  bool wrong_count() const;
+
+ private:
+  struct Fault {
+    std::optional<int> rank;
+    std::optional<std::int64_t> step;
+    std::string site;
+    std::string action;
+    double argument = 0;
+    std::string tensor;
+  };
+  bool matches(const Fault& fault, std::string_view site) const;
+
+  std::vector<Fault> faults_;
+  int rank_ = 0;
+  std::int64_t step_ = 0;
+};
+
+}  // namespace trainer

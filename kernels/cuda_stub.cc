@@ -1,0 +1,13 @@
+// Stands in for kernels/cuda in a build without it: each op says so.
+#include "kernels/ops.h"
+
+namespace trainer::ops::cuda {
+
+#define TRAINER_MISSING_OP(name, Args)                                                                       \
+  void name(const Context&, const Args&) {                                                                   \
+    fail(ExitCode::config, "this build has no CUDA kernel for '" #name "'; set train.device: cpu to go on"); \
+  }
+TRAINER_OPS(TRAINER_MISSING_OP)
+#undef TRAINER_MISSING_OP
+
+}  // namespace trainer::ops::cuda

@@ -1,0 +1,43 @@
+// The one interface to other ranks. Implementations: MPI on host memory (mpi_communicator.cc), one process alone
+// (self_communicator.h), a recording wrapper for tests (recording_communicator.h). All ranks of a group call the same
+// operations in the same order with the same counts.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "core/runtime/context.h"
+#include "core/runtime/tensor.h"
+
+namespace trainer {
+
+enum class ReduceOp : std::uint8_t { sum, max, min };
+
+/// A group of ranks. Reductions add in rank order, in float32 for 16-bit types and in the type itself otherwise, and
+/// round once: the result has the same bits on every rank, in every run, and reduce_scatter gives exactly the bits of
+/// all_reduce. Tensors are contiguous. Throws Error(communication), naming this rank, its host, the collective and the
+/// ranks that did not come, after the timeout, and when counts disagree.
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+  /// "world", "tp", "dp"...: used in error messages.
+  virtual const std::string& name() const = 0;
+
+  /// data [any shape], in place.
+  virtual void all_reduce(const Context& ctx, const Tensor& data, ReduceOp op) = 0;
+  /// in: size() x out.numel() elements; out: part number rank() of the sum. `out` may be that part of `in` itself.
+  virtual void reduce_scatter(const Context& ctx, const Tensor& in, const Tensor& out) = 0;
+  /// out: size() x in.numel() elements, in rank order. `in` may be part number rank() of `out` itself.
+  virtual void all_gather(const Context& ctx, const Tensor& in, const Tensor& out) = 0;
+  /// data of `root` to all.
+  virtual void broadcast(const Context& ctx, const Tensor& data, int root) = 0;
+  virtual void barrier() = 0;
+
+  /// The ranks with the same color form a new group, ordered by key. Collective over this group.
+  virtual std::unique_ptr<Communicator> split(int color, int key, const std::string& name) = 0;
+};
+
+}  // namespace trainer
