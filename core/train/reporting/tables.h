@@ -1,0 +1,59 @@
+// What is printed at start: aligned plain-text tables.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/config/config.h"
+#include "core/runtime/arena.h"
+
+namespace trainer {
+
+/// "1.50 GiB", "312 B": binary units, three significant digits.
+std::string format_bytes(std::int64_t bytes);
+/// "853k", "7.24B": thousands, millions, billions, three significant digits.
+std::string format_count(double count);
+/// "48s", "3m 20s", "5h 02m", "2d 03h".
+std::string format_duration(double seconds);
+
+/// Columns are as wide as their widest cell; numbers are aligned to the right when a column holds nothing else.
+class Table {
+ public:
+  explicit Table(std::string title, std::vector<std::string> header = {})
+      : title_(std::move(title)), header_(std::move(header)) {}
+  /// As many cells as the header has; without a header as many as the first row.
+  void row(std::vector<std::string> cells);
+  /// Title, header, rows; each line ends with a line end, none with a space.
+  std::string text() const;
+
+ private:
+  std::string title_;
+  std::vector<std::string> header_;
+  std::vector<std::vector<std::string>> rows_;
+};
+
+struct RankRow {
+  int rank = 0;
+  std::string host;
+  int pid = 0;
+  std::string device;  // "cpu (1 thread)", "cuda:0 NVIDIA H200"
+  int tp = 0;
+  int dp = 0;
+};
+std::string ranks_table(const std::vector<RankRow>& rows);
+
+/// Shape of the model; `num_params` is the logical number (ParamLayout::global_numel).
+std::string model_table(const ModelConfig& model, std::int64_t num_params);
+
+/// Peak bytes of each class on one rank, and their sum.
+std::string memory_table(const MemoryPlan& plan);
+
+/// Batch, steps and tokens of the run, learning rate schedule.
+std::string schedule_table(const Config& config, std::int64_t total_steps, std::int64_t completed_steps,
+                           int data_parallel_size);
+
+/// How throughput will be counted: FLOPs a token and the peak that MFU refers to.
+std::string throughput_note(const ModelConfig& model, std::int64_t seq_length, std::optional<double> peak_tflops);
+
+}  // namespace trainer
