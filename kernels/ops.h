@@ -10,6 +10,7 @@
 
 #include "core/config/config.h"
 #include "core/runtime/context.h"
+#include "core/runtime/targets.h"
 #include "core/runtime/tensor.h"
 
 namespace trainer {
@@ -18,9 +19,6 @@ namespace trainer {
 inline Dtype accumulator_dtype(Dtype t) {
   return t == Dtype::f64 ? Dtype::f64 : Dtype::f32;
 }
-
-/// A target that takes no part in the loss.
-constexpr std::int32_t kIgnoredTarget = -1;
 
 /// Scalars of the optimizer step that live on the device: decided there, without the host waiting
 /// (kernels/cpu/update.cc). Saved in checkpoints; read by the log one step late.
