@@ -20,13 +20,28 @@ inline Dtype accumulator_dtype(Dtype t) {
   return t == Dtype::f64 ? Dtype::f64 : Dtype::f32;
 }
 
+/// T for a given precision.
+inline Dtype weight_dtype(Precision precision) {
+  switch (precision) {
+    case Precision::float64:
+      return Dtype::f64;
+    case Precision::float32:
+      return Dtype::f32;
+    case Precision::bf16:
+      return Dtype::bf16;
+    case Precision::fp16:
+      break;
+  }
+  return Dtype::f16;
+}
+
 /// Scalars of the optimizer step that live on the device: decided there, without the host waiting
 /// (kernels/cpu/update.cc). Saved in checkpoints; read by the log one step late.
 struct UpdateState {
   // Loss scaler (names of PyTorch's GradScaler). loss_scale stays 1 when scaling is off.
   double loss_scale = 1.0;
   std::int64_t growth_tracker = 0;   // finite steps since the last change
-  std::int64_t hysteresis_left = 1;  // non-finite steps that are still forgiven
+  std::int64_t hysteresis_left = 1;  // non-finite steps until the scale backs off
   std::int64_t updates = 0;          // applied steps: Adam's t
   std::int64_t consecutive_skips = 0;
   // Of the last step:
@@ -289,12 +304,12 @@ struct ShardTensors {
 };
 /// AdamW (Loshchilov and Hutter 2019), one pass: g = grad * grad_factor; m, v; bias correction by state->updates
 /// (already counted); decay on the weight. Nothing is written when state->skipped. bf16 moments are rounded
-/// stochastically with the stream (key, step, index).
+/// stochastically with the stream (rounding_key, state->updates) at the element's index (kernels/optimizer_bits.h).
 struct AdamWArgs {
   ShardTensors shard;
   const UpdateState* state = nullptr;
   double lr = 0.0, beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.0;
-  std::uint64_t rounding_key = 0;  // of (seed, step, parameter)
+  std::uint64_t rounding_key = 0;  // of (seed, parameter); the op mixes in the update
   std::int64_t first_index = 0;    // global index of element 0, for stochastic rounding
 };
 /// SGD with momentum as PyTorch's: g += weight_decay * w; m = momentum * m + g; w -= lr * (nesterov ? g + momentum * m
@@ -307,13 +322,14 @@ struct SgdArgs {
   std::uint64_t rounding_key = 0;
   std::int64_t first_index = 0;
 };
-/// The exact value of a shard as fp32 (float64 in a float64 run), for checkpoints. docs/numerics.md: split masters.
+/// The exact value of a shard as fp32 or wider (float64 in a float64 run), for checkpoints. docs/numerics.md: split
+/// masters.
 struct MasterReadArgs {
   ShardTensors shard;
   Tensor out;  // [1, n] f32 or f64
 };
-/// Sets weight, low and master from exact values. Every bf16 weight is made by this rounding (half away from zero),
-/// split or not.
+/// Sets weight, low and master from exact values; where low or master is absent (weights outside this rank's ZeRO
+/// shard), the weight alone. Every bf16 weight is made by this rounding (half away from zero), split or not.
 struct MasterWriteArgs {
   Tensor in;  // [1, n] f32 or f64
   ShardTensors shard;

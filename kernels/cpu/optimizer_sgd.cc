@@ -1,0 +1,46 @@
+#include "kernels/cpu/optimizer_common.h"
+
+namespace trainer::ops::cpu {
+namespace {
+
+template <class Master, class Moment>
+void sgd_elements(const SgdArgs& args, Master master, Moment m) {
+  using Math = typename Master::Math;
+  const auto grad_factor = static_cast<Math>(args.state->grad_factor);
+  const auto lr = static_cast<Math>(args.lr);
+  const auto momentum = static_cast<Math>(args.momentum);
+  const auto weight_decay = static_cast<Math>(args.weight_decay);
+  const Math* grad = args.shard.grad.as<Math>();
+  const std::int64_t n = args.shard.weight.numel();
+  const std::uint64_t stream = rounding_stream(args.rounding_key, args.state->updates);
+#pragma omp parallel for schedule(static) if (n >= kParallelElements)
+  for (std::int64_t i = 0; i < n; ++i) {
+    const Math w = master.load(i);
+    const Math g = grad[i] * grad_factor + weight_decay * w;
+    const Math m_new = momentum * m.template load<Math>(i) + g;
+    master.store(i, w - lr * (args.nesterov ? g + momentum * m_new : m_new));
+    std::uint32_t noise = 0;
+    if constexpr (Moment::kStochastic) noise = rounding_noise(stream, args.first_index + i);
+    m.store(i, m_new, noise & 0xffffu);
+  }
+}
+
+}  // namespace
+
+void sgd(const Context& /*ctx*/, const SgdArgs& args) {
+  if (args.state->skipped != 0) return;
+  const ShardTensors& shard = args.shard;
+  const std::int64_t n = shard.weight.numel();
+  TRAINER_CHECK(shard.grad.numel() == n, "{} weights, {} gradients", n, shard.grad.numel());
+  TRAINER_CHECK(shard.m ? shard.m.numel() == n : args.momentum == 0.0, "{} weights, {} moments, momentum {}", n,
+                shard.m.numel(), args.momentum);
+  visit_master(shard, [&](auto master) {
+    if (!shard.m) return sgd_elements(args, master, NoMoment(shard.m));
+    visit_moment(shard.m.dtype, [&](auto moment) {
+      using Moment = typename decltype(moment)::type;
+      sgd_elements(args, master, Moment(shard.m));
+    });
+  });
+}
+
+}  // namespace trainer::ops::cpu
