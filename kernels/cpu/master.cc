@@ -21,15 +21,13 @@ struct CastWeightOnly {
 
 template <class Out, class Master>
 void read_elements(Out* out, Master master, std::int64_t n) {
-#pragma omp parallel for schedule(static) if (n >= kParallelElements)
-  for (std::int64_t i = 0; i < n; ++i) out[i] = static_cast<Out>(master.load(i));
+  parallel_for(n, 1, [&](std::int64_t i) { out[i] = static_cast<Out>(master.load(i)); });
 }
 
 template <class In, class Master>
 void write_elements(const In* in, Master master, std::int64_t n) {
   using Math = typename Master::Math;
-#pragma omp parallel for schedule(static) if (n >= kParallelElements)
-  for (std::int64_t i = 0; i < n; ++i) master.store(i, static_cast<Math>(in[i]));
+  parallel_for(n, 1, [&](std::int64_t i) { master.store(i, static_cast<Math>(in[i])); });
 }
 
 template <class Body>

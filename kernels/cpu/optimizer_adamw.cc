@@ -36,8 +36,7 @@ void adamw_elements(const AdamWArgs& args, Master master, Moment m, Moment v) {
   const Math* grad = args.shard.grad.as<Math>();
   const std::int64_t n = args.shard.weight.numel();
   const std::uint64_t stream = rounding_stream(args.rounding_key, args.state->updates);
-#pragma omp parallel for schedule(static) if (n >= kParallelElements)
-  for (std::int64_t i = 0; i < n; ++i) {
+  parallel_for(n, 1, [&](std::int64_t i) {
     const Math g = grad[i] * k.grad_factor;
     const Math m_old = m.template load<Math>(i);
     const Math m_new = m_old + k.one_minus_beta1 * (g - m_old);
@@ -48,7 +47,7 @@ void adamw_elements(const AdamWArgs& args, Master master, Moment m, Moment v) {
     if constexpr (Moment::kStochastic) noise = rounding_noise(stream, args.first_index + i);
     m.store(i, m_new, noise & 0xffffu);
     v.store(i, v_new, noise >> 16);
-  }
+  });
 }
 
 }  // namespace

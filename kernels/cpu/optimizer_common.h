@@ -5,14 +5,10 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "core/runtime/check.h"
-#include "kernels/ops.h"
+#include "kernels/cpu/common.h"
 #include "kernels/optimizer_bits.h"
 
 namespace trainer::ops::cpu {
-
-/// Below this many elements a parallel region costs more than it saves.
-constexpr std::int64_t kParallelElements = 1 << 15;
 
 // ---- masters ------------------------------------------------------------------------------------------------------
 /// float32, float64: the weight is the master.

@@ -13,8 +13,7 @@ void sgd_elements(const SgdArgs& args, Master master, Moment m) {
   const Math* grad = args.shard.grad.as<Math>();
   const std::int64_t n = args.shard.weight.numel();
   const std::uint64_t stream = rounding_stream(args.rounding_key, args.state->updates);
-#pragma omp parallel for schedule(static) if (n >= kParallelElements)
-  for (std::int64_t i = 0; i < n; ++i) {
+  parallel_for(n, 1, [&](std::int64_t i) {
     const Math w = master.load(i);
     const Math g = grad[i] * grad_factor + weight_decay * w;
     const Math m_new = momentum * m.template load<Math>(i) + g;
@@ -22,7 +21,7 @@ void sgd_elements(const SgdArgs& args, Master master, Moment m) {
     std::uint32_t noise = 0;
     if constexpr (Moment::kStochastic) noise = rounding_noise(stream, args.first_index + i);
     m.store(i, m_new, noise & 0xffffu);
-  }
+  });
 }
 
 }  // namespace

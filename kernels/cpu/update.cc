@@ -15,15 +15,14 @@ template <class T>
 double sum_of_squares(const T* x, std::int64_t n) {
   constexpr std::int64_t kParts = 64;
   std::array<double, kParts> parts{};
-#pragma omp parallel for schedule(static) if (n >= kParallelElements)
-  for (std::int64_t p = 0; p < kParts; ++p) {
+  parallel_for(kParts, n / kParts, [&](std::int64_t p) {
     double sum = 0.0;
     for (std::int64_t i = n * p / kParts; i < n * (p + 1) / kParts; ++i) {
       const auto value = static_cast<double>(x[i]);
       sum += value * value;
     }
     parts[static_cast<std::size_t>(p)] = sum;
-  }
+  });
   double total = 0.0;
   for (const double part : parts) total += part;
   return total;
