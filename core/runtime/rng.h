@@ -53,10 +53,14 @@ inline std::uint64_t mix_key(std::uint64_t key, std::string_view name) {
   return mix_key(key, hash);
 }
 
-/// Uniform in [0, 1) with 24 bits, the value of element `index` of the stream `key`.
+/// Uniform in [0, 1) with 24 bits, from one word of a Philox block.
+TRAINER_HOST_DEVICE inline float uniform_from_bits(std::uint32_t bits) {
+  return static_cast<float>(bits >> 8) * 0x1p-24f;
+}
+
+/// Uniform in [0, 1), the value of element `index` of the stream `key`: word index % 4 of block index / 4.
 TRAINER_HOST_DEVICE inline float uniform_at(std::uint64_t key, std::uint64_t index) {
-  const Philox4 block = philox(key, index >> 2);
-  return static_cast<float>(block.v[index & 3] >> 8) * 0x1p-24f;
+  return uniform_from_bits(philox(key, index >> 2).v[index & 3]);
 }
 
 /// Standard normal (Box-Muller in double) as element `index` of the stream `key`. Host only: libm's bits differ from

@@ -1,0 +1,108 @@
+// Fill, cast, sums, bias and dropout.
+#include <cstring>
+#include <vector>
+
+#include "kernels/cpu/common.h"
+
+namespace trainer::ops::cpu {
+namespace {
+
+/// double -> float, rounded to odd: an inexact result gets its last bit set. A second rounding, to 16 bits, then gives
+/// what one rounding of the double would (Boldo and Melquiond 2008).
+float float_rounded_to_odd(double value) {
+  const auto nearest = static_cast<float>(value);
+  const auto back = static_cast<double>(nearest);
+  if (back == value || value != value) return nearest;
+  std::uint32_t bits;
+  std::memcpy(&bits, &nearest, sizeof bits);
+  const bool away = (value < 0) ? back < value : back > value;
+  if (away) --bits;  // towards zero; from infinity to the largest finite value
+  bits |= 1u;
+  float odd;
+  std::memcpy(&odd, &bits, sizeof odd);
+  return odd;
+}
+
+template <class In, class Out>
+Out convert(In value) {
+  if constexpr (std::is_same_v<In, double> && sizeof(Out) == 2)
+    return Out(float_rounded_to_odd(value));
+  else
+    return static_cast<Out>(static_cast<Acc<Out>>(widen(value)));
+}
+
+}  // namespace
+
+void fill(const Context&, const FillArgs& args) {
+  visit_float(args.x.dtype, [&]<class T>(TypeTag<T>) {
+    const Rows<T> x = rows_of<T>(args.x);
+    const T value = convert<double, T>(args.value);
+    parallel_for(args.x.rows, args.x.cols, [&](std::int64_t n) { std::fill_n(x[n], args.x.cols, value); });
+  });
+}
+
+void cast(const Context&, const CastArgs& args) {
+  check_shape(args.out, "cast: out", args.out.dtype, args.in.rows, args.in.cols);
+  visit_float(args.in.dtype, [&]<class In>(TypeTag<In>) {
+    visit_float(args.out.dtype, [&]<class Out>(TypeTag<Out>) {
+      const Rows<In> in = rows_of<In>(args.in);
+      const Rows<Out> out = rows_of<Out>(args.out);
+      parallel_for(args.in.rows, args.in.cols, [&](std::int64_t n) {
+        for (std::int64_t c = 0; c < args.in.cols; ++c) out[n][c] = convert<In, Out>(in[n][c]);
+      });
+    });
+  });
+}
+
+void add(const Context&, const AddArgs& args) {
+  check_shape(args.b, "add: b", args.a.dtype, args.a.rows, args.a.cols);
+  check_shape(args.out, "add: out", args.a.dtype, args.a.rows, args.a.cols);
+  visit_float(args.a.dtype, [&]<class T>(TypeTag<T>) {
+    const Rows<T> a = rows_of<T>(args.a), b = rows_of<T>(args.b), out = rows_of<T>(args.out);
+    parallel_for(args.a.rows, args.a.cols, [&](std::int64_t n) {
+      for (std::int64_t c = 0; c < args.a.cols; ++c) out[n][c] = narrow<T>(widen(a[n][c]) + widen(b[n][c]));
+    });
+  });
+}
+
+void add_bias(const Context&, const AddBiasArgs& args) {
+  visit_float(args.x.dtype, [&]<class T>(TypeTag<T>) {
+    const Rows<T> x = rows_of<T>(args.x);
+    const T* bias = vector_of<T>(args.bias, "add_bias: bias", args.x.cols);
+    TRAINER_CHECK(bias != nullptr, "add_bias: no bias");
+    parallel_for(args.x.rows, args.x.cols, [&](std::int64_t n) {
+      for (std::int64_t c = 0; c < args.x.cols; ++c) x[n][c] = narrow<T>(widen(x[n][c]) + widen(bias[c]));
+    });
+  });
+}
+
+void bias_backward(const Context&, const BiasBackwardArgs& args) {
+  visit_float(args.dy.dtype, [&]<class T>(TypeTag<T>) {
+    const Rows<T> dy = rows_of<T>(args.dy);
+    auto* dbias = vector_of<Acc<T>>(args.dbias, "bias_backward: dbias", args.dy.cols);
+    TRAINER_CHECK(dbias != nullptr, "bias_backward: no dbias");
+    sum_columns(
+        args.dy.rows, args.dy.cols, [&](std::int64_t n, std::int64_t c) { return widen(dy[n][c]); }, dbias,
+        args.accumulate);
+  });
+}
+
+void dropout(const Context&, const DropoutArgs& args) {
+  check_shape(args.out, "dropout: out", args.x.dtype, args.x.rows, args.x.cols);
+  visit_float(args.x.dtype, [&]<class T>(TypeTag<T>) {
+    const Rows<T> x = rows_of<T>(args.x), out = rows_of<T>(args.out);
+    const std::int64_t cols = args.x.cols;
+    parallel_for(args.x.rows, cols * 8, [&](std::int64_t n) {
+      constexpr std::int64_t kChunk = 256;
+      Acc<T> factors[kChunk];
+      for (std::int64_t first = 0; first < cols; first += kChunk) {
+        const std::int64_t count = std::min(kChunk, cols - first);
+        dropout_factors(args.dropout, static_cast<std::uint64_t>((args.row_offset + n) * cols + first), count, factors);
+        for (std::int64_t c = 0; c < count; ++c)
+          out[n][first + c] = narrow<T>(apply_dropout(widen(x[n][first + c]), factors[c]));
+      }
+    });
+  });
+}
+
+}  // namespace trainer::ops::cpu

@@ -1,0 +1,80 @@
+// Linear layers: one matrix product each.
+#include "kernels/cpu/gemm.h"
+
+namespace trainer::ops::cpu {
+namespace {
+
+/// body(first, count) over [0, n) in tiles. 16-bit tensors are widened a tile at a time, to bound the scratch memory;
+/// float and double need no copy and are taken whole.
+template <class T, class F>
+void for_tiles(std::int64_t n, const F& body) {
+  const std::int64_t tile = is_narrow<T> ? 1024 : n;
+  for (std::int64_t first = 0; first < n; first += tile) body(first, std::min(tile, n - first));
+}
+
+template <class T>
+void add_bias_rows(Matrix<Acc<T>> y, const T* bias, bool accumulate) {
+  parallel_for(y.rows, y.cols, [&](std::int64_t row) {
+    Acc<T>* to = y.data + row * y.stride;
+    for (std::int64_t col = 0; col < y.cols; ++col) to[col] = widen(bias[col]) + (accumulate ? to[col] : Acc<T>{0});
+  });
+}
+
+}  // namespace
+
+void linear_forward(const Context&, const LinearForwardArgs& args) {
+  const std::int64_t tokens = args.x.rows, inputs = args.x.cols, outputs = args.w.rows;
+  check_shape(args.w, "linear_forward: w", args.x.dtype, outputs, inputs);
+  check_shape(args.y, "linear_forward: y", args.x.dtype, tokens, outputs);
+  visit_float(args.x.dtype, [&]<class T>(TypeTag<T>) {
+    using A = Acc<T>;
+    const T* bias = vector_of<T>(args.bias, "linear_forward: bias", outputs);
+    for_tiles<T>(outputs, [&](std::int64_t first_out, std::int64_t outs) {
+      const Widened<T> w(args.w.row_range(first_out, outs));
+      for_tiles<T>(tokens, [&](std::int64_t first, std::int64_t count) {
+        const Widened<T> x(args.x.row_range(first, count));
+        WidenedOutput<T> y(args.y.row_range(first, count).col_range(first_out, outs), args.accumulate);
+        if (bias != nullptr) add_bias_rows<T>(y.matrix(), bias + first_out, args.accumulate);
+        const bool keep = args.accumulate || bias != nullptr;
+        gemm(A{1}, x.matrix(), transpose(w.matrix()), keep ? A{1} : A{0}, y.matrix());
+        y.store();
+      });
+    });
+  });
+}
+
+void linear_backward_input(const Context&, const LinearBackwardInputArgs& args) {
+  const std::int64_t tokens = args.dy.rows, outputs = args.dy.cols, inputs = args.w.cols;
+  check_shape(args.w, "linear_backward_input: w", args.dy.dtype, outputs, inputs);
+  check_shape(args.dx, "linear_backward_input: dx", args.dy.dtype, tokens, inputs);
+  visit_float(args.dy.dtype, [&]<class T>(TypeTag<T>) {
+    using A = Acc<T>;
+    for_tiles<T>(inputs, [&](std::int64_t first_in, std::int64_t ins) {
+      const Widened<T> w(args.w.col_range(first_in, ins));
+      for_tiles<T>(tokens, [&](std::int64_t first, std::int64_t count) {
+        const Widened<T> dy(args.dy.row_range(first, count));
+        WidenedOutput<T> dx(args.dx.row_range(first, count).col_range(first_in, ins), args.accumulate);
+        gemm(A{1}, dy.matrix(), w.matrix(), args.accumulate ? A{1} : A{0}, dx.matrix());
+        dx.store();
+      });
+    });
+  });
+}
+
+void linear_backward_weight(const Context&, const LinearBackwardWeightArgs& args) {
+  const std::int64_t tokens = args.dy.rows, outputs = args.dy.cols, inputs = args.x.cols;
+  check_shape(args.x, "linear_backward_weight: x", args.dy.dtype, tokens, inputs);
+  check_shape(args.dw, "linear_backward_weight: dw", accumulator_dtype(args.dy.dtype), outputs, inputs);
+  visit_float(args.dy.dtype, [&]<class T>(TypeTag<T>) {
+    using A = Acc<T>;
+    const Matrix<A> dw{args.dw.as<A>(), outputs, inputs, args.dw.stride};
+    for_tiles<T>(tokens, [&](std::int64_t first, std::int64_t count) {
+      const Widened<T> dy(args.dy.row_range(first, count));
+      const Widened<T> x(args.x.row_range(first, count));
+      const bool keep = args.accumulate || first > 0;
+      gemm(A{1}, transpose(dy.matrix()), x.matrix(), keep ? A{1} : A{0}, dw);
+    });
+  });
+}
+
+}  // namespace trainer::ops::cpu
