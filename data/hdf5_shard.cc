@@ -1,0 +1,112 @@
+#include "data/hdf5_shard.h"
+
+#include "core/runtime/check.h"
+#include "data/hdf5_handle.h"
+
+namespace trainer {
+namespace {
+
+/// A one-dimensional contiguous dataset of integers, as it lies in the file.
+struct Extent {
+  std::int64_t offset = 0;  // bytes from the start of the file
+  std::int64_t count = 0;   // elements
+  IdType type = IdType::u16;
+};
+
+Hdf5File open_file(const std::string& path, std::int64_t size) {
+  Hdf5File file(H5Fopen(path.c_str(), H5F_ACC_RDONLY, hdf5_file_access()));
+  if (!file)
+    fail(ExitCode::data,
+         "{}: not a readable HDF5 file ({} bytes): {}. If it was copied, compare its size with the original's; if the "
+         "message is about locking, set HDF5_USE_FILE_LOCKING=FALSE",
+         path, size, hdf5_error());
+  return file;
+}
+
+IdType integer_type(hid_t dataset, const std::string& path, const char* name) {
+  const Hdf5Type type(H5Dget_type(dataset));
+  const std::size_t bytes = H5Tget_size(type);
+  const bool integer = H5Tget_class(type) == H5T_INTEGER;
+  const bool little = bytes == 1 || H5Tget_order(type) == H5T_ORDER_LE;
+  const bool is_signed = integer && H5Tget_sign(type) == H5T_SGN_2;
+  if (integer && little && !is_signed && bytes == 1) return IdType::u8;
+  if (integer && little && !is_signed && bytes == 2) return IdType::u16;
+  if (integer && little && bytes == 4) return is_signed ? IdType::i32 : IdType::u32;
+  fail(ExitCode::data,
+       "{}: dataset '{}' has elements of {} bytes ({}{}{}); little-endian uint8, uint16, uint32 and int32 can be read",
+       path, name, bytes, integer ? "" : "not an integer, ", little ? "little-endian" : "big-endian",
+       is_signed ? ", signed" : "");
+}
+
+Extent locate(hid_t file, const std::string& path, const char* name, std::int64_t file_size) {
+  const Hdf5Dataset dataset(H5Dopen2(file, name, H5P_DEFAULT));
+  if (!dataset) fail(ExitCode::data, "{}: dataset '{}' cannot be opened: {}", path, name, hdf5_error());
+  Extent extent;
+  extent.type = integer_type(dataset, path, name);
+
+  const Hdf5Space space(H5Dget_space(dataset));
+  const int dims = H5Sget_simple_extent_ndims(space);
+  hsize_t length = 0;
+  if (dims != 1 || H5Sget_simple_extent_dims(space, &length, nullptr) != 1)
+    fail(ExitCode::data, "{}: dataset '{}' has {} dimensions; it must have 1", path, name, dims);
+  if (length == 0) fail(ExitCode::data, "{}: dataset '{}' is empty (0 elements)", path, name);
+  extent.count = static_cast<std::int64_t>(length);
+
+  const Hdf5Properties creation(H5Dget_create_plist(dataset));
+  if (H5Pget_layout(creation) != H5D_CONTIGUOUS || H5Pget_external_count(creation) != 0)
+    fail(
+        ExitCode::data,
+        "{}: dataset '{}' is not stored contiguously in this file, so that it cannot be memory-mapped: rewrite it with "
+        "h5repack -l CONTI OLD NEW",
+        path, name);
+  const haddr_t offset = H5Dget_offset(dataset);
+  if (offset == HADDR_UNDEF) fail(ExitCode::data, "{}: dataset '{}' was never written", path, name);
+  const std::int64_t bytes = extent.count * id_bytes(extent.type);
+  if (offset > static_cast<haddr_t>(file_size) || bytes > file_size - static_cast<std::int64_t>(offset))
+    fail(ExitCode::data, "{}: truncated: dataset '{}' takes bytes {} to {}, the file has {}", path, name, offset,
+         offset + static_cast<haddr_t>(bytes), file_size);
+  extent.offset = static_cast<std::int64_t>(offset);
+  return extent;
+}
+
+/// The integer attribute `vocab_size` of the file, or nothing when it has none.
+std::optional<std::int64_t> read_vocab_size(hid_t file, const std::string& path) {
+  constexpr const char* name = "vocab_size";
+  if (H5Aexists(file, name) <= 0) return std::nullopt;
+  const Hdf5Attribute attribute(H5Aopen(file, name, H5P_DEFAULT));
+  const Hdf5Type type(H5Aget_type(attribute));
+  const Hdf5Space space(H5Aget_space(attribute));
+  std::int64_t value = 0;
+  if (H5Tget_class(type) != H5T_INTEGER || H5Sget_simple_extent_npoints(space) != 1 ||
+      H5Aread(attribute, H5T_NATIVE_INT64, &value) < 0 || value < 1)
+    fail(ExitCode::data, "{}: attribute '{}' must be one positive integer", path, name);
+  return value;
+}
+
+}  // namespace
+
+TokenShard open_hdf5_shard(const std::string& path) {
+  const Hdf5Quiet quiet;
+  TokenShard shard;
+  shard.path = path;
+  shard.file = MappedFile(path);
+  const Hdf5File file = open_file(path, shard.file.size());
+  if (H5Lexists(file, "tokens", H5P_DEFAULT) <= 0)
+    fail(ExitCode::data, "{}: has no dataset 'tokens' (the token ids, one dimension)", path);
+  const Extent tokens = locate(file, path, "tokens", shard.file.size());
+  shard.type = tokens.type;
+  shard.count = tokens.count;
+  shard.tokens = shard.file.data() + tokens.offset;
+  shard.vocab_size = read_vocab_size(file, path);
+  if (H5Lexists(file, "loss_mask", H5P_DEFAULT) > 0) {
+    const Extent mask = locate(file, path, "loss_mask", shard.file.size());
+    if (mask.type != IdType::u8 || mask.count != tokens.count)
+      fail(ExitCode::data,
+           "{}: dataset 'loss_mask' has {} elements of {}; it must have {} of uint8, one for each token", path,
+           mask.count, id_type_name(mask.type), tokens.count);
+    shard.mask = shard.file.data() + mask.offset;
+  }
+  return shard;
+}
+
+}  // namespace trainer

@@ -1,0 +1,177 @@
+#include "data/prepare.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <regex>
+#include <set>
+#include <span>
+#include <system_error>
+#include <utility>
+
+#include "core/runtime/check.h"
+#include "data/byte_tokenizer.h"
+#include "data/files.h"
+#include "data/shard_writer.h"
+
+namespace trainer {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Document {
+  std::string path;
+  std::int64_t bytes = 0;
+};
+
+std::vector<Document> find_documents(const std::vector<std::string>& inputs) {
+  std::vector<Document> documents;
+  for (const std::string& path : expand_patterns(inputs, {".txt"})) {
+    std::error_code error;
+    if (!fs::is_regular_file(path, error)) fail(ExitCode::data, "{}: is not a regular file", path);
+    const std::uintmax_t bytes = fs::file_size(path, error);
+    if (error) fail(ExitCode::data, "{}: cannot be read: {}", path, error.message());
+    if (bytes == 0) fail(ExitCode::data, "{}: is empty (0 bytes): leave it out", path);
+    documents.push_back({path, static_cast<std::int64_t>(bytes)});
+  }
+  return documents;
+}
+
+/// Shards of an earlier call, in a folder that is made when missing.
+std::vector<fs::path> existing_shards(const std::string& folder) {
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (error) fail(ExitCode::data, "{}: the folder cannot be made: {}", folder, error.message());
+  const std::regex name("(train|validation)-[0-9]{5}\\.h5");
+  std::vector<fs::path> shards;
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error))
+    if (std::regex_match(entry->path().filename().native(), name)) shards.push_back(entry->path());
+  if (error) fail(ExitCode::data, "{}: the folder cannot be read: {}", folder, error.message());
+  std::sort(shards.begin(), shards.end());
+  return shards;
+}
+
+/// A sequence of tokens dealt to shards of a size known beforehand.
+class ShardSequence {
+ public:
+  std::vector<PreparedShard> plan(const std::string& prefix, std::int64_t tokens, const PrepareOptions& options,
+                                  std::int64_t source_bytes) {
+    std::vector<PreparedShard> planned;
+    constexpr std::int64_t limit = 100'000;  // five digits
+    const std::int64_t shards = (tokens + options.shard_tokens - 1) / options.shard_tokens;
+    if (shards > limit)
+      fail(ExitCode::config, "{} tokens make {} shards of {}: at most {} are written, so make them larger", tokens,
+           shards, options.shard_tokens, limit);
+    for (std::int64_t i = 0; i < shards; ++i) {
+      const std::int64_t count = std::min(options.shard_tokens, tokens - i * options.shard_tokens);
+      planned.push_back({(fs::path(options.output_dir) / fmt::format("{}-{:05}.h5", prefix, i)).native(), count});
+      planned_.emplace_back(planned.back().path, ShardPlan{.tokens = count,
+                                                           .vocab_size = ByteTokenizer::vocab_size,
+                                                           .tokenizer = std::string(ByteTokenizer::name),
+                                                           .source_bytes = source_bytes});
+    }
+    return planned;
+  }
+
+  void begin_document() { writer().begin_document(); }
+
+  void append(std::span<const std::int32_t> ids) {
+    while (!ids.empty()) {
+      const auto count = static_cast<std::size_t>(std::min<std::int64_t>(std::ssize(ids), writer().tokens_left()));
+      writer().append(ids.first(count));
+      ids = ids.subspan(count);
+      if (writer().tokens_left() == 0) writer().finish();
+    }
+  }
+
+  /// Names all shards; then removes those of `old` that none has replaced.
+  void publish(const std::vector<fs::path>& old) {
+    std::set<fs::path> names;
+    for (ShardWriter& writer : writers_) {
+      writer.publish();
+      names.insert(fs::path(writer.path()).filename());
+    }
+    for (const fs::path& path : old) {
+      std::error_code error;
+      if (!names.contains(path.filename()) && !fs::remove(path, error))
+        fail(ExitCode::data, "{}: this shard of an earlier text cannot be removed: {}", path.native(), error.message());
+    }
+  }
+
+ private:
+  /// The shard that takes the next token.
+  ShardWriter& writer() {
+    if (writers_.empty() || writers_.back().tokens_left() == 0) {
+      const auto& [path, plan] = planned_[writers_.size()];
+      writers_.emplace_back(path, plan);
+    }
+    return writers_.back();
+  }
+
+  std::vector<std::pair<std::string, ShardPlan>> planned_;
+  std::vector<ShardWriter> writers_;
+};
+
+/// Streams a document into the shards.
+void append_document(const Document& document, ShardSequence& shards) {
+  constexpr std::int64_t piece = 1 << 20;
+  std::ifstream file(document.path, std::ios::binary);
+  std::string buffer;
+  std::int64_t left = document.bytes;
+  shards.begin_document();
+  while (left > 0) {
+    buffer.resize(static_cast<std::size_t>(std::min(left, piece)));
+    file.read(buffer.data(), std::ssize(buffer));
+    if (file.gcount() != std::ssize(buffer))
+      fail(ExitCode::data, "{}: only {} of its {} bytes can be read: did it change?", document.path,
+           document.bytes - left + file.gcount(), document.bytes);
+    shards.append(ByteTokenizer::encode(buffer));
+    left -= std::ssize(buffer);
+  }
+  if (file.peek() != std::ifstream::traits_type::eof())
+    fail(ExitCode::data, "{}: grew beyond {} bytes while it was read", document.path, document.bytes);
+}
+
+void check_options(const PrepareOptions& options) {
+  if (options.tokenizer != ByteTokenizer::name)
+    fail(ExitCode::config, "tokenizer '{}' is not known: '{}' is", options.tokenizer, ByteTokenizer::name);
+  if (!(options.validation_fraction >= 0 && options.validation_fraction < 1))
+    fail(ExitCode::config, "the validation fraction is {}: it must lie in [0, 1)", options.validation_fraction);
+  if (options.shard_tokens < 1)
+    fail(ExitCode::config, "{} tokens a shard: it must be at least 1", options.shard_tokens);
+  if (options.output_dir.empty()) fail(ExitCode::config, "no output folder was given");
+}
+
+}  // namespace
+
+PrepareResult prepare_text(const PrepareOptions& options) {
+  check_options(options);
+  const std::vector<Document> documents = find_documents(options.inputs);
+  PrepareResult result;
+  result.documents = std::ssize(documents);
+  result.vocab_size = ByteTokenizer::vocab_size;
+  for (const Document& document : documents) result.source_bytes += document.bytes;
+  const std::int64_t tokens = result.source_bytes + result.documents - 1;  // an end of text between two documents
+  result.validation_tokens = static_cast<std::int64_t>(static_cast<double>(tokens) * options.validation_fraction);
+  result.train_tokens = tokens - result.validation_tokens;
+  if (options.validation_fraction > 0 && result.validation_tokens == 0)
+    fail(ExitCode::data, "the validation fraction {} of {} tokens is not one token: give more text or hold out 0",
+         options.validation_fraction, tokens);
+
+  const std::vector<fs::path> old_shards = existing_shards(options.output_dir);
+  if (!old_shards.empty() && !options.overwrite)
+    fail(ExitCode::data, "{}: exists already ({} shards in this folder); ask for overwriting to replace them",
+         old_shards.front().native(), old_shards.size());
+
+  ShardSequence shards;
+  result.train = shards.plan("train", result.train_tokens, options, result.source_bytes);
+  result.validation = shards.plan("validation", result.validation_tokens, options, result.source_bytes);
+  for (std::size_t i = 0; i < documents.size(); ++i) {
+    if (i > 0) shards.append(std::vector<std::int32_t>{ByteTokenizer::end_of_text});
+    append_document(documents[i], shards);
+  }
+  shards.publish(old_shards);
+  return result;
+}
+
+}  // namespace trainer

@@ -1,0 +1,78 @@
+#include "data/token_shards.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "core/runtime/check.h"
+#include "data/files.h"
+
+namespace trainer {
+namespace {
+
+std::vector<std::string_view> extensions_of(DataFormat format) {
+  switch (format) {
+    case DataFormat::hdf5:
+      return {".h5", ".hdf5"};
+    case DataFormat::bin_uint16:
+    case DataFormat::bin_uint32:
+      return {".bin"};
+    case DataFormat::automatic:
+      break;
+  }
+  return {".h5", ".hdf5", ".bin"};
+}
+
+}  // namespace
+
+TokenDataset TokenDataset::open(const std::vector<std::string>& patterns, DataFormat format, std::int64_t vocab_size) {
+  constexpr std::int64_t limit = std::numeric_limits<std::int32_t>::max();
+  if (vocab_size < 1 || vocab_size > limit)
+    fail(ExitCode::config, "model.vocab_size is {}: token ids are 32-bit, so that it must lie in 1 .. {}", vocab_size,
+         limit);
+  std::vector<TokenShard> shards;
+  for (const std::string& path : expand_patterns(patterns, extensions_of(format))) {
+    shards.push_back(open_shard(path, format));
+    check_vocabulary(shards.back(), vocab_size);
+  }
+  return {std::move(shards), vocab_size};
+}
+
+TokenDataset::TokenDataset(std::vector<TokenShard> shards, std::int64_t vocab_size)
+    : shards_(std::move(shards)), vocab_size_(vocab_size) {
+  std::int64_t end = 0;
+  for (const TokenShard& shard : shards_) ends_.push_back(end += shard.count);
+}
+
+void TokenDataset::read(std::int64_t first, std::int64_t count, std::int32_t* ids, std::uint8_t* mask) const {
+  TRAINER_CHECK(first >= 0 && count >= 0 && first <= num_tokens() - count, "tokens {}+{} of {}", first, count,
+                num_tokens());
+  auto shard = static_cast<std::size_t>(std::upper_bound(ends_.begin(), ends_.end(), first) - ends_.begin());
+  while (count > 0) {
+    const std::int64_t part = std::min(count, ends_[shard] - first);
+    const std::int64_t offset = first - (ends_[shard] - shards_[shard].count);
+    read_shard(shards_[shard], offset, part, vocab_size_, ids, mask);
+    ids += part;
+    if (mask != nullptr) mask += part;
+    first += part;
+    count -= part;
+    ++shard;
+  }
+}
+
+DatasetSummary TokenDataset::scan() const {
+  constexpr std::int64_t piece = 1 << 20;
+  std::vector<std::int32_t> ids(piece);
+  std::vector<std::uint8_t> mask(piece);
+  DatasetSummary summary;
+  while (summary.tokens < num_tokens()) {
+    const std::int64_t count = std::min(piece, num_tokens() - summary.tokens);
+    read(summary.tokens, count, ids.data(), mask.data());
+    summary.tokens += count;
+    summary.target_tokens += std::count(mask.begin(), mask.begin() + count, 1);
+    summary.largest_id = std::max(summary.largest_id, *std::max_element(ids.begin(), ids.begin() + count));
+  }
+  return summary;
+}
+
+}  // namespace trainer
