@@ -30,21 +30,22 @@ struct StepRecord {
   std::optional<std::int64_t> eval_tokens;
 };
 
-/// Calls visit(json_key, tensorboard_tag, double value) for every number of the record that is set, in file order:
-/// the one list of metric names. An empty tag: not a curve of its own in TensorBoard.
+/// Calls visit(json_key, tensorboard_tag, value) for every field of the record that is set, in file order: the one list
+/// of metric names. Values are std::int64_t, double or bool. An empty tag: no curve in TensorBoard.
 template <class Visit>
 void for_each_metric(const StepRecord& r, Visit&& visit) {
   const auto optional = [&](const char* key, const char* tag, const auto& value) {
-    if (value) visit(key, tag, static_cast<double>(*value));
+    if (value) visit(key, tag, *value);
   };
-  visit("tokens", "", static_cast<double>(r.tokens));
-  visit("target_tokens", "", static_cast<double>(r.target_tokens));
+  visit("step", "", r.step);
+  visit("tokens", "", r.tokens);
+  visit("target_tokens", "", r.target_tokens);
   visit("time", "", r.time);
   visit("loss", "train/loss", r.loss);
   visit("lr", "train/lr", r.lr);
   visit("grad_norm", "train/grad_norm", r.grad_norm);
   optional("loss_scale", "train/loss_scale", r.loss_scale);
-  visit("skipped", "train/skipped", r.skipped ? 1.0 : 0.0);
+  visit("skipped", "train/skipped", r.skipped);
   optional("tokens_per_second", "perf/tokens_per_sec", r.tokens_per_second);
   optional("step_ms", "perf/step_ms", r.step_ms);
   optional("tflops", "perf/tflops", r.tflops);
@@ -55,8 +56,7 @@ void for_each_metric(const StepRecord& r, Visit&& visit) {
   optional("eval_tokens", "", r.eval_tokens);
 }
 
-/// The record as one line of JSON without the line end. Numbers that are not finite become null, whole counts are
-/// written as integers, `skipped` as a boolean.
+/// The record as one line of JSON without the line end. Numbers that are not finite become null.
 std::string to_json(const StepRecord& record);
 
 /// Appends records to metrics.jsonl, one JSON object a line.

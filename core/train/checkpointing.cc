@@ -1,0 +1,188 @@
+#include "core/train/checkpointing.h"
+
+#include <algorithm>
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+namespace trainer {
+namespace {
+
+/// The tensors of a shard that are stored, one tensor of the checkpoint each.
+enum class Part { master, first_moment, second_moment };
+
+std::string tensor_name(const Config& config, Part part, const std::string& parameter) {
+  if (part == Part::master) return parameter;
+  if (config.optimizer.name == OptimizerName::sgd) return "momentum_buffer/" + parameter;
+  return (part == Part::first_moment ? "exp_avg/" : "exp_avg_sq/") + parameter;
+}
+
+/// `count` elements of each tensor of a shard, from `first` on.
+ShardTensors slice(const ShardTensors& shard, std::int64_t first, std::int64_t count) {
+  const auto cut = [&](const Tensor& t) { return t ? t.flat_range(first, count) : t; };
+  return {.weight = cut(shard.weight),
+          .low = cut(shard.low),
+          .master = cut(shard.master),
+          .grad = cut(shard.grad),
+          .m = cut(shard.m),
+          .v = cut(shard.v)};
+}
+
+/// The state of one block's shard on this rank, weights included.
+ShardTensors live_shard(Engine& engine, int block) {
+  ShardTensors shard = engine.optimizer().tensors(block);
+  shard.weight = engine.weights().shard(block);
+  return shard;
+}
+
+Piece make_piece(Engine& engine, Part part, ParamId id, const Box& box, std::int64_t shard_offset) {
+  const ParamDecl& decl = engine.model().layout().decl(id);
+  const ShardTensors shard = slice(live_shard(engine, decl.block), shard_offset, box.numel());
+  const Dtype master = engine.model().shape().accumulator;
+  const Tensor moment = part == Part::first_moment ? shard.m : shard.v;
+  Piece piece;
+  piece.tensor = tensor_name(engine.config(), part, decl.name);
+  piece.global = {decl.dims, decl.rows, decl.cols};
+  piece.box = box;
+  if (part == Part::master) {
+    piece.dtype = master;
+    piece.read = [&engine, shard, master](std::int64_t first, std::int64_t count, void* host) {
+      ops::master_read(engine.context(), {.shard = slice(shard, first, count), .out = tensor_over(host, master, 1, count)});
+    };
+    piece.write = [&engine, shard, master](std::int64_t first, std::int64_t count, const void* host) {
+      const Tensor in = tensor_over(const_cast<void*>(host), master, 1, count);
+      ops::master_write(engine.context(), {.in = in, .shard = slice(shard, first, count)});
+    };
+    return piece;
+  }
+  piece.dtype = moment.dtype;
+  piece.read = [moment](std::int64_t first, std::int64_t count, void* host) {
+    const Tensor from = moment.flat_range(first, count);
+    std::memcpy(host, from.data, static_cast<std::size_t>(from.bytes()));
+  };
+  piece.write = [moment](std::int64_t first, std::int64_t count, const void* host) {
+    const Tensor to = moment.flat_range(first, count);
+    std::memcpy(to.data, host, static_cast<std::size_t>(to.bytes()));
+  };
+  return piece;
+}
+
+/// Cuts elements [first, last) of a local parameter [rows, cols] into at most three boxes of whole rows or parts of one row, and calls
+/// use(first element, box in local coordinates).
+template <class Use>
+void for_each_row_aligned(std::int64_t first, std::int64_t last, std::int64_t cols, const Use& use) {
+  while (first < last) {
+    const std::int64_t row = first / cols, col = first % cols;
+    const bool whole = col == 0 && last - first >= cols;
+    const std::int64_t rows = whole ? (last - first) / cols : 1;
+    const std::int64_t width = whole ? cols : std::min(cols - col, last - first);
+    use(first, Box{row, rows, col, width});
+    first += rows * width;
+  }
+}
+
+/// Pieces of the elements of block buffers that lie in `range(block)`; parameters are chosen by `wanted(id)`.
+template <class Range, class Wanted>
+std::vector<Piece> collect(Engine& engine, const Range& range, const Wanted& wanted) {
+  std::vector<Piece> pieces;
+  const ParamLayout& layout = engine.model().layout();
+  for (ParamId id = 0; id < layout.num_params(); ++id) {
+    if (!wanted(id)) continue;
+    const ParamDecl& decl = layout.decl(id);
+    const LocalParam& local = layout.local(id);
+    const FlatRange flat = range(decl.block);
+    const std::int64_t shard_first = engine.optimizer().range(decl.block).first;
+    // Padding rows of the vocabulary are no part of the global tensor.
+    const std::int64_t real_rows = std::clamp<std::int64_t>(decl.rows - local.global_row, 0, local.rows);
+    const std::int64_t first = std::max(flat.first, local.offset);
+    const std::int64_t last = std::min(flat.first + flat.count, local.offset + real_rows * local.cols);
+    const ShardTensors shard = engine.optimizer().tensors(decl.block);
+    for_each_row_aligned(first - local.offset, last - local.offset, local.cols, [&](std::int64_t element, Box box) {
+      const std::int64_t shard_offset = local.offset + element - shard_first;
+      box.row0 += local.global_row;
+      box.col0 += local.global_col;
+      pieces.push_back(make_piece(engine, Part::master, id, box, shard_offset));
+      if (shard.m) pieces.push_back(make_piece(engine, Part::first_moment, id, box, shard_offset));
+      if (shard.v) pieces.push_back(make_piece(engine, Part::second_moment, id, box, shard_offset));
+    });
+  }
+  return pieces;
+}
+
+}  // namespace
+
+std::string to_json(const RunState& state) {
+  const UpdateState& u = state.update;
+  const nlohmann::json json = {
+      {"step", state.step},
+      {"loss_scaler",
+       {{"scale", u.loss_scale}, {"growth_tracker", u.growth_tracker}, {"hysteresis_left", u.hysteresis_left}}},
+      {"updates", u.updates},
+      {"consecutive_skips", u.consecutive_skips},
+      {"data",
+       {{"seed", state.seed},
+        {"seq_length", state.seq_length},
+        {"global_batch_size", state.global_batch_size},
+        {"train_windows", state.train_windows}}}};
+  return json.dump();
+}
+
+RunState run_state_from_json(const std::string& text) {
+  try {
+    const nlohmann::json json = nlohmann::json::parse(text);
+    RunState state;
+    state.step = json.at("step").get<std::int64_t>();
+    state.update.loss_scale = json.at("loss_scaler").at("scale").get<double>();
+    state.update.growth_tracker = json.at("loss_scaler").at("growth_tracker").get<std::int64_t>();
+    state.update.hysteresis_left = json.at("loss_scaler").at("hysteresis_left").get<std::int64_t>();
+    state.update.updates = json.at("updates").get<std::int64_t>();
+    state.update.consecutive_skips = json.at("consecutive_skips").get<std::int64_t>();
+    const nlohmann::json& data = json.at("data");
+    state.seed = data.at("seed").get<std::int64_t>();
+    state.seq_length = data.at("seq_length").get<std::int64_t>();
+    state.global_batch_size = data.at("global_batch_size").get<std::int64_t>();
+    state.train_windows = data.at("train_windows").get<std::int64_t>();
+    return state;
+  } catch (const nlohmann::json::exception& e) {
+    fail(ExitCode::checkpoint, "the checkpoint's run state cannot be read: {}", e.what());
+  }
+}
+
+void check_same_data(const RunState& saved, const RunState& now) {
+  std::string differences;
+  const auto compare = [&](const char* what, std::int64_t then, std::int64_t today) {
+    if (then != today) differences += fmt::format("\n  {}: {} in the checkpoint, {} now", what, then, today);
+  };
+  compare("train.seed", saved.seed, now.seed);
+  compare("train.seq_length", saved.seq_length, now.seq_length);
+  compare("train.global_batch_size", saved.global_batch_size, now.global_batch_size);
+  compare("windows in data.train", saved.train_windows, now.train_windows);
+  if (!differences.empty())
+    fail(ExitCode::config,
+         "this resume would repeat or leave out samples:{}\nSet them as they were, or set checkpoint.allow_data_change: "
+         "true to go on in the new order from step {}.",
+         differences, saved.step);
+}
+
+std::vector<Piece> pieces_to_save(Engine& engine) {
+  const ParamLayout& layout = engine.model().layout();
+  const Communicator& replicas = engine.mesh().zero_replicas();
+  const auto part_of_replica = [&](int block) {
+    const FlatRange shard = engine.optimizer().range(block);
+    const std::int64_t first = shard.count * replicas.rank() / replicas.size();
+    const std::int64_t last = shard.count * (replicas.rank() + 1) / replicas.size();
+    return FlatRange{shard.first + first, last - first};
+  };
+  return collect(engine, part_of_replica,
+                 [&](ParamId id) { return layout.local(id).copy_index == id % layout.local(id).copies; });
+}
+
+std::vector<Piece> pieces_to_load(Engine& engine) {
+  return collect(engine, [&](int block) { return engine.optimizer().range(block); }, [](ParamId) { return true; });
+}
+
+void finish_load(Engine& engine) {
+  for (int block = 0; block < engine.model().layout().num_blocks(); ++block)
+    engine.weights().updated(engine.context(), block);
+}
+
+}  // namespace trainer

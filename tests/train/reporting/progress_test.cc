@@ -1,0 +1,98 @@
+#include "core/train/reporting/progress.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <pty.h>
+#include <unistd.h>
+
+#include <cstdlib>
+
+#include "tests/train/reporting/temporary_folder.h"
+
+namespace trainer {
+namespace {
+
+StepRecord record() {
+  StepRecord r;
+  r.step = 30;
+  r.loss = 2.25;
+  r.lr = 3e-4;
+  r.grad_norm = 0.5;
+  r.tokens_per_second = 12345;
+  r.step_ms = 81.25;
+  return r;
+}
+
+TEST(Progress, StepLineHoldsWhatIsKnown) {
+  EXPECT_EQ(step_line(record(), 400), "step 30/400 | loss 2.2500 | 12.3k tok/s | 81.2 ms | lr 3.00e-04 | norm 0.500");
+  StepRecord r = record();
+  r.skipped = true;
+  r.loss_scale = 32768;
+  r.eval_loss = 2.5;
+  EXPECT_EQ(step_line(r, 400),
+            "step 30/400 | loss 2.2500 | skipped | eval 2.5000 | 12.3k tok/s | 81.2 ms | lr 3.00e-04 | norm 0.500 | "
+            "scale 32768");
+}
+
+TEST(Progress, LineFitsTheWidthAndDropsFieldsWhole) {
+  const std::string full = progress_line(record(), 400, 200, 200);
+  EXPECT_EQ(full, "step 30/400   7% | loss 2.2500 | ETA 3m 20s | 12.3k tok/s | 81.2 ms | lr 3.00e-04 | norm 0.500");
+  for (int width = 0; width < 120; ++width) {
+    const std::string line = progress_line(record(), 400, 200, width);
+    EXPECT_LE(line.size(), static_cast<std::size_t>(width));
+    EXPECT_EQ(full.compare(0, line.size(), line), 0) << line;
+  }
+  EXPECT_EQ(progress_line(record(), 400, 200, 43), "step 30/400   7% | loss 2.2500 | ETA 3m 20s");
+  EXPECT_EQ(progress_line(record(), 400, 200, 42), "step 30/400   7% | loss 2.2500");
+}
+
+TEST(Progress, IsOffInAFileAndWritesNothing) {
+  const TemporaryFolder folder;
+  const std::string path = folder / "out";
+  std::FILE* out = std::fopen(path.c_str(), "wb");
+  ASSERT_NE(out, nullptr);
+  {
+    Progress progress(ProgressMode::automatic, out, 0, 400, 0.0);
+    EXPECT_FALSE(progress.on());
+    progress.update(record(), 1.0);
+  }
+  std::fclose(out);
+  EXPECT_EQ(read_file(path), "");
+}
+
+TEST(Progress, RewritesOneLineAndEstimatesFromThisProcessOnly) {
+  const TemporaryFolder folder;
+  const std::string path = folder / "out";
+  std::FILE* out = std::fopen(path.c_str(), "wb");
+  ASSERT_NE(out, nullptr);
+  {
+    Progress progress(ProgressMode::on, out, 20, 400, 100.0);  // resumed after step 20
+    progress.update(record(), 110.0);                          // 10 steps in 10 s, 370 s are left
+  }
+  std::fclose(out);
+  const std::string line = progress_line(record(), 400, 370, 79);
+  EXPECT_EQ(read_file(path), fmt::format("\r{}\x1b[K\r\x1b[K", line));
+}
+
+TEST(Progress, FindsTheTerminalAndItsWidth) {
+  int controller = -1, terminal = -1;
+  winsize size{};
+  size.ws_col = 123;
+  size.ws_row = 40;
+  ASSERT_EQ(openpty(&controller, &terminal, nullptr, nullptr, &size), 0);
+  unsetenv("OMPI_COMM_WORLD_SIZE");
+  EXPECT_TRUE(find_terminal(terminal).present);
+  EXPECT_EQ(find_terminal(terminal).width, 123);
+  // Under mpirun the pseudo-terminal says nothing: this test's parent has no such descriptor open.
+  setenv("OMPI_COMM_WORLD_SIZE", "1", 1);
+  const int high = fcntl(terminal, F_DUPFD, 900);
+  EXPECT_FALSE(find_terminal(high).present);
+  unsetenv("OMPI_COMM_WORLD_SIZE");
+  close(high);
+  close(terminal);
+  close(controller);
+}
+
+}  // namespace
+}  // namespace trainer
