@@ -59,8 +59,8 @@ FLOOR = 1e-4
 
 
 def tensor_check(name, values):
-    """What a golden file keeps of a tensor: its L2 norm, its products with 16 fixed vectors, and single elements (all of
-    them up to 512, otherwise 64)."""
+    """What a golden file keeps of a tensor: its L2 norm, its products with 16 fixed vectors, and single elements (all
+    of them up to 512, otherwise 64)."""
     flat = np.ascontiguousarray(values, dtype=np.float64).reshape(-1)
     size = flat.size
     if size <= FULL_SIZE:

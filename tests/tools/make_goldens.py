@@ -28,8 +28,8 @@ OPTIMIZER = {
     "decay_norms_and_biases": False,
     "clip_grad_norm": 1.0,
 }
-# Largest relative difference between Hugging Face and reference.py, per tensor by norm. The final weights get more: where
-# a gradient is zero but for rounding (a key bias without RoPE shifts all scores alike), Adam divides noise by eps.
+# Largest relative difference between Hugging Face and reference.py, per tensor by norm. The final weights get more:
+# where a gradient is zero but for rounding (a key bias without RoPE shifts all scores alike), Adam divides noise by eps.
 AGREEMENT = {"logits": 1e-12, "gradients": 1e-12, "losses": 1e-12, "grad_norms": 1e-12, "final": 1e-10}
 
 
@@ -208,7 +208,8 @@ def make_golden(family):
 def make_formula_golden():
     """Known answers of golden_formula.py for its C++ twin."""
     names = ["model.embed_tokens.weight", "model.layers.1.self_attn.q_norm.weight", "model.layers.0.mlp.up_proj.bias"]
-    values = [{"name": n, "index": i, "value": formula.weight(n, (i + 1,))[i]} for n in names for i in (0, 1, 63, 16447)]
+    indices = (0, 1, 63, 16447)
+    values = [{"name": n, "index": i, "value": formula.weight(n, (i + 1,))[i]} for n in names for i in indices]
     name, shape = "lm_head.weight", (families.VOCAB, families.HIDDEN)
     check = formula.tensor_check(name, formula.weight(name, shape))
     return {"values": values, "tensor": {"name": name, "shape": list(shape), "check": check}}
