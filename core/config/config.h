@@ -12,12 +12,18 @@ namespace trainer {
 struct Range {
   double low = -std::numeric_limits<double>::infinity();
   double high = std::numeric_limits<double>::infinity();
-  bool low_is_open = false;  // low itself is not allowed
+  bool low_is_open = false;   // low itself is not allowed
+  bool high_is_open = false;  // high itself is not allowed
 };
+inline constexpr double unlimited = std::numeric_limits<double>::infinity();
+inline constexpr double max_size = 2147483647;  // so that a product of two sizes fits in 64 bits
 inline constexpr Range any_value{};
-inline constexpr Range positive{0, std::numeric_limits<double>::infinity(), true};
-inline constexpr Range not_negative{0, std::numeric_limits<double>::infinity(), false};
-inline constexpr Range fraction{0, 1, false};
+inline constexpr Range positive{0, unlimited, true};
+inline constexpr Range not_negative{0, unlimited};
+inline constexpr Range fraction{0, 1};
+inline constexpr Range below_one{0, 1, false, true};
+inline constexpr Range size_range{1, max_size};
+inline constexpr Range size_or_zero{0, max_size};
 
 enum class NormKind : std::uint8_t { layernorm, rmsnorm };
 enum class Activation : std::uint8_t { gelu, gelu_tanh, swiglu };
@@ -72,7 +78,7 @@ struct RopeScalingConfig {
           "llama3: wavelengths above original/low_freq_factor are fully scaled.");
     v.key("high_freq_factor", high_freq_factor, positive,
           "llama3: wavelengths below original/high_freq_factor are left alone.");
-    v.key("original_max_position_embeddings", original_max_position_embeddings, positive,
+    v.key("original_max_position_embeddings", original_max_position_embeddings, size_range,
           "llama3: context length before the extension.");
   }
 };
@@ -106,17 +112,18 @@ struct ModelConfig {
 
   template <class V>
   void describe(V& v) {
-    v.required("hidden_size", hidden_size, positive, "Width of the residual stream (C).");
-    v.required("num_layers", num_layers, positive, "Number of transformer blocks.");
-    v.required("num_attention_heads", num_attention_heads, positive, "Query heads.");
-    v.key("num_key_value_heads", num_key_value_heads, not_negative,
+    v.required("hidden_size", hidden_size, size_range, "Width of the residual stream (C).");
+    v.required("num_layers", num_layers, size_range, "Number of transformer blocks.");
+    v.required("num_attention_heads", num_attention_heads, size_range, "Query heads.");
+    v.key("num_key_value_heads", num_key_value_heads, size_or_zero,
           "Key/value heads for grouped-query attention; 0: as many as query heads.");
-    v.key("head_dim", head_dim, not_negative, "Width of a head; 0: hidden_size / num_attention_heads.");
-    v.key("intermediate_size", intermediate_size, not_negative, "Width of the MLP; 0: 4 x hidden_size.");
-    v.required("vocab_size", vocab_size, positive,
+    v.key("head_dim", head_dim, size_or_zero, "Width of a head; 0: hidden_size / num_attention_heads.");
+    v.key("intermediate_size", intermediate_size, size_or_zero,
+          "Width of the MLP; 0: 4 x hidden_size (gelu and gelu_tanh only: swiglu has no such convention).");
+    v.required("vocab_size", vocab_size, size_range,
                "Number of tokens. Padded internally to the tensor-parallel size; padding is never exported and never "
                "predicted.");
-    v.key("max_position_embeddings", max_position_embeddings, not_negative,
+    v.key("max_position_embeddings", max_position_embeddings, size_or_zero,
           "Longest position (rows of the learned table, length of the RoPE table); 0: train.seq_length.");
     v.key("norm", norm, any_value, "Normalisation.");
     v.key("norm_eps", norm_eps, positive, "Added to the variance.");
@@ -126,8 +133,8 @@ struct ModelConfig {
           "learned: GPT-2's table; rope: rotary embedding, half-split as in Hugging Face models.");
     v.key("rope_theta", rope_theta, positive, "RoPE base.");
     v.section("rope_scaling", rope_scaling, "RoPE for contexts longer than the model was first trained with.");
-    v.key("rotary_pct", rotary_pct, fraction, "Share of head_dim that is rotated (GPT-NeoX: 0.25).");
-    v.key("sliding_window", sliding_window, not_negative,
+    v.key("rotary_pct", rotary_pct, Range{0, 1, true}, "Share of head_dim that is rotated (GPT-NeoX: 0.25).");
+    v.key("sliding_window", sliding_window, size_or_zero,
           "A token attends to at most this many tokens, itself included (Mistral); 0: to all before it.");
     v.key("attention_bias", attention_bias, any_value, "Bias on the q, k and v projections (GPT-2, GPT-NeoX, Qwen 2).");
     v.key("attention_out_bias", attention_out_bias, any_value, "Bias on the attention output projection.");
@@ -136,8 +143,8 @@ struct ModelConfig {
     v.key("parallel_residual", parallel_residual, any_value,
           "x + attention(norm1(x)) + mlp(norm2(x)) instead of one after the other (GPT-NeoX).");
     v.key("tie_word_embeddings", tie_word_embeddings, any_value, "The LM head uses the input embedding's weight.");
-    v.key("hidden_dropout", hidden_dropout, fraction, "Dropout after the embedding and on each residual branch.");
-    v.key("attention_dropout", attention_dropout, fraction, "Dropout on attention probabilities.");
+    v.key("hidden_dropout", hidden_dropout, below_one, "Dropout after the embedding and on each residual branch.");
+    v.key("attention_dropout", attention_dropout, below_one, "Dropout on attention probabilities.");
     v.key("initializer_range", initializer_range, positive,
           "Standard deviation of the initial weights; output projections of a block get it divided by sqrt(2 x "
           "num_layers).");
@@ -159,9 +166,9 @@ struct TrainConfig {
 
   template <class V>
   void describe(V& v) {
-    v.required("seq_length", seq_length, positive, "Tokens in a sample (T).");
-    v.key("micro_batch_size", micro_batch_size, positive, "Samples that one data-parallel rank computes at once.");
-    v.required("global_batch_size", global_batch_size, positive,
+    v.required("seq_length", seq_length, size_range, "Tokens in a sample (T).");
+    v.key("micro_batch_size", micro_batch_size, size_range, "Samples that one data-parallel rank computes at once.");
+    v.required("global_batch_size", global_batch_size, size_range,
                "Samples in a step over all ranks; a multiple of micro_batch_size x data_parallel_size. The number of "
                "accumulated micro-batches follows from it.");
     v.key("train_steps", train_steps, not_negative,
@@ -197,15 +204,15 @@ struct OptimizerConfig {
   void describe(V& v) {
     v.key("name", name, any_value, "adamw: Loshchilov and Hutter 2019; sgd: with momentum.");
     v.key("lr", lr, not_negative, "Peak learning rate.");
-    v.key("beta1", beta1, fraction, "AdamW: decay of the first moment.");
-    v.key("beta2", beta2, fraction, "AdamW: decay of the second moment.");
+    v.key("beta1", beta1, below_one, "AdamW: decay of the first moment.");
+    v.key("beta2", beta2, below_one, "AdamW: decay of the second moment.");
     v.key("eps", eps, not_negative, "AdamW: added to the square root of the second moment.");
     v.key("weight_decay", weight_decay, not_negative,
           "Decoupled weight decay (sgd: added to the gradient). Applies to weight matrices, and to what the next two "
           "keys say.");
     v.key("decay_embeddings", decay_embeddings, any_value, "Weight decay on the token and position embeddings.");
     v.key("decay_norms_and_biases", decay_norms_and_biases, any_value, "Weight decay on norm weights and on biases.");
-    v.key("momentum", momentum, fraction, "SGD: momentum; 0 keeps no moment.");
+    v.key("momentum", momentum, below_one, "SGD: momentum; 0 keeps no moment.");
     v.key("nesterov", nesterov, any_value, "SGD: Nesterov's form.");
     v.key("clip_grad_norm", clip_grad_norm, not_negative, "Gradients are scaled down to this global L2 norm; 0: off.");
     v.key("moments_dtype", moments_dtype, any_value,
@@ -244,11 +251,10 @@ struct LossScaleConfig {
   template <class V>
   void describe(V& v) {
     v.key("init_scale", init_scale, positive, "First loss scale.");
-    v.key("growth_factor", growth_factor, Range{1, std::numeric_limits<double>::infinity(), false},
-          "Factor after growth_interval finite steps in a row.");
-    v.key("backoff_factor", backoff_factor, Range{0, 1, true}, "Factor after `hysteresis` non-finite steps.");
-    v.key("growth_interval", growth_interval, positive, "Finite steps in a row before the scale grows.");
-    v.key("hysteresis", hysteresis, positive,
+    v.key("growth_factor", growth_factor, Range{1, unlimited}, "Factor after growth_interval finite steps in a row.");
+    v.key("backoff_factor", backoff_factor, Range{0, 1, true, true}, "Factor after `hysteresis` non-finite steps.");
+    v.key("growth_interval", growth_interval, size_range, "Finite steps in a row before the scale grows.");
+    v.key("hysteresis", hysteresis, size_range,
           "Non-finite steps before the scale backs off; refilled when the scale grows.");
     v.key("min_scale", min_scale, positive,
           "Floor. A non-finite step at the floor ends the run with exit code 6 and names the first bad tensor.");
@@ -270,7 +276,7 @@ struct PrecisionConfig {
           "Type of gradients on the wire between data-parallel ranks.");
     v.section("loss_scale", loss_scale,
               "Dynamic loss scaling (fp16 only), with the names and defaults of PyTorch's GradScaler.");
-    v.key("max_consecutive_skips", max_consecutive_skips, positive,
+    v.key("max_consecutive_skips", max_consecutive_skips, size_range,
           "This many skipped steps in a row end the run with exit code 6.");
   }
 };
@@ -286,17 +292,17 @@ struct ParallelismConfig {
 
   template <class V>
   void describe(V& v) {
-    v.key("tensor_parallel_size", tensor_parallel_size, positive,
+    v.key("tensor_parallel_size", tensor_parallel_size, size_range,
           "Ranks that share every matrix. Divides num_attention_heads and intermediate_size.");
-    v.key("data_parallel_size", data_parallel_size, not_negative,
+    v.key("data_parallel_size", data_parallel_size, size_or_zero,
           "Ranks that see different samples; 0: all ranks divided by tensor_parallel_size.");
-    v.key("pipeline_parallel_size", pipeline_parallel_size, Range{1, 1, false}, "Must be 1 in this version.");
-    v.key("context_parallel_size", context_parallel_size, Range{1, 1, false}, "Must be 1 in this version.");
+    v.key("pipeline_parallel_size", pipeline_parallel_size, Range{1, 1}, "Must be 1 in this version.");
+    v.key("context_parallel_size", context_parallel_size, Range{1, 1}, "Must be 1 in this version.");
     v.key("sequence_parallel", sequence_parallel, any_value,
           "Norms and residuals hold a 1/tensor_parallel_size part of the tokens each.");
-    v.key("zero_stage", zero_stage, Range{0, 1, false},
+    v.key("zero_stage", zero_stage, Range{0, 1},
           "0: every data-parallel rank holds the whole optimizer state; 1: a part of it.");
-    v.key("zero_group_size", zero_group_size, not_negative,
+    v.key("zero_group_size", zero_group_size, size_or_zero,
           "Data-parallel ranks among which ZeRO splits; divides data_parallel_size; 0: all of them.");
   }
 };
@@ -326,7 +332,7 @@ struct DataConfig {
     v.key("format", format, any_value,
           "auto: by extension and magic number (.h5, .hdf5; .bin of llm.c). A raw .bin without header needs bin_uint16 "
           "or bin_uint32.");
-    v.key("prefetch", prefetch, positive, "Micro-batches that the loader prepares ahead.");
+    v.key("prefetch", prefetch, size_range, "Micro-batches that the loader prepares ahead.");
   }
 };
 
@@ -337,6 +343,7 @@ struct CheckpointConfig {
   bool save_at_end = true;
   std::int64_t keep_last = 0;
   bool save_on_signal = true;
+  bool allow_data_change = false;
 
   template <class V>
   void describe(V& v) {
@@ -346,9 +353,12 @@ struct CheckpointConfig {
           "checkpoint folder.");
     v.key("save_interval", save_interval, not_negative, "Save every this many steps; 0: never.");
     v.key("save_at_end", save_at_end, any_value, "Save after the last step.");
-    v.key("keep_last", keep_last, not_negative,
+    v.key("keep_last", keep_last, size_or_zero,
           "Keep this many newest checkpoints and remove older ones; 0: keep all.");
     v.key("save_on_signal", save_on_signal, any_value, "SIGUSR1 or SIGTERM: finish the step, save, exit with code 75.");
+    v.key("allow_data_change", allow_data_change, any_value,
+          "Resume although the seed, the data, seq_length or global_batch_size differ from the checkpoint's; the order "
+          "of samples is then the new one from there on.");
   }
 };
 
@@ -360,7 +370,7 @@ struct EvalConfig {
   template <class V>
   void describe(V& v) {
     v.key("interval", interval, not_negative, "Evaluate every this many steps; 0: never.");
-    v.key("batches", batches, not_negative,
+    v.key("batches", batches, size_or_zero,
           "Global batches of validation data in an evaluation; 0: the whole validation set.");
     v.key("at_end", at_end, any_value, "Evaluate after the last step, if there is validation data.");
   }
@@ -373,7 +383,7 @@ struct LoggingConfig {
 
   template <class V>
   void describe(V& v) {
-    v.key("interval", interval, positive, "Write metrics every this many steps.");
+    v.key("interval", interval, size_range, "Write metrics every this many steps.");
     v.key("tensorboard", tensorboard, any_value, "Write TensorBoard event files to output_dir/tb.");
     v.key("progress", progress, any_value,
           "The progress line: auto shows it in a terminal only; a log line per interval is written otherwise.");

@@ -46,7 +46,8 @@ Piece make_piece(Engine& engine, Part part, ParamId id, const Box& box, std::int
   if (part == Part::master) {
     piece.dtype = master;
     piece.read = [&engine, shard, master](std::int64_t first, std::int64_t count, void* host) {
-      ops::master_read(engine.context(), {.shard = slice(shard, first, count), .out = tensor_over(host, master, 1, count)});
+      ops::master_read(engine.context(),
+                       {.shard = slice(shard, first, count), .out = tensor_over(host, master, 1, count)});
     };
     piece.write = [&engine, shard, master](std::int64_t first, std::int64_t count, const void* host) {
       const Tensor in = tensor_over(const_cast<void*>(host), master, 1, count);
@@ -66,8 +67,8 @@ Piece make_piece(Engine& engine, Part part, ParamId id, const Box& box, std::int
   return piece;
 }
 
-/// Cuts elements [first, last) of a local parameter [rows, cols] into at most three boxes of whole rows or parts of one row, and calls
-/// use(first element, box in local coordinates).
+/// Cuts elements [first, last) of a local parameter [rows, cols] into at most three boxes of whole rows or parts of one
+/// row, and calls use(first element, box in local coordinates).
 template <class Use>
 void for_each_row_aligned(std::int64_t first, std::int64_t last, std::int64_t cols, const Use& use) {
   while (first < last) {
@@ -157,10 +158,11 @@ void check_same_data(const RunState& saved, const RunState& now) {
   compare("train.global_batch_size", saved.global_batch_size, now.global_batch_size);
   compare("windows in data.train", saved.train_windows, now.train_windows);
   if (!differences.empty())
-    fail(ExitCode::config,
-         "this resume would repeat or leave out samples:{}\nSet them as they were, or set checkpoint.allow_data_change: "
-         "true to go on in the new order from step {}.",
-         differences, saved.step);
+    fail(
+        ExitCode::config,
+        "this resume would repeat or leave out samples:{}\nSet them as they were, or set checkpoint.allow_data_change: "
+        "true to go on in the new order from step {}.",
+        differences, saved.step);
 }
 
 std::vector<Piece> pieces_to_save(Engine& engine) {
@@ -177,7 +179,8 @@ std::vector<Piece> pieces_to_save(Engine& engine) {
 }
 
 std::vector<Piece> pieces_to_load(Engine& engine) {
-  return collect(engine, [&](int block) { return engine.optimizer().range(block); }, [](ParamId) { return true; });
+  return collect(
+      engine, [&](int block) { return engine.optimizer().range(block); }, [](ParamId) { return true; });
 }
 
 void finish_load(Engine& engine) {

@@ -1,4 +1,5 @@
-// Between the live state of a run and the checkpoint format: which boxes of which global tensors this rank saves and wants.
+// Between the live state of a run and the checkpoint format: which boxes of which global tensors this rank saves and
+// wants.
 #pragma once
 #include <string>
 
@@ -25,9 +26,11 @@ RunState run_state_from_json(const std::string& text);
 /// Throws Error(config) naming both values when `saved` and `now` would order the samples differently.
 void check_same_data(const RunState& saved, const RunState& now);
 
-/// The boxes that this rank writes: over all ranks, every element of every tensor exactly once. Replicas share the work.
+/// The boxes that this rank writes: over all ranks, every element of every tensor exactly once. Replicas share the
+/// work.
 std::vector<Piece> pieces_to_save(Engine& engine);
-/// Everything that this rank holds: its ZeRO shards of masters and moments. After loading, finish_load() makes the weights whole.
+/// Everything that this rank holds: its ZeRO shards of masters and moments. After loading, finish_load() makes the
+/// weights whole.
 std::vector<Piece> pieces_to_load(Engine& engine);
 void finish_load(Engine& engine);
 

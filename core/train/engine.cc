@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "core/config/resolve.h"
+#include "optim/update_state.h"
 
 namespace trainer {
 namespace {
@@ -73,11 +74,12 @@ Engine::Engine(const Config& config, Context ctx, std::unique_ptr<Communicator> 
   arena_ = std::make_unique<Arena>(ctx_.device, plan_);
   parts_ = std::make_unique<Parts>(config_, mesh_, *arena_);
   parts_->model.fill_tables(ctx_);
-  if (config_.precision.dtype == Precision::fp16) state_.loss_scale = config_.precision.loss_scale.init_scale;
-  state_.hysteresis_left = config_.precision.loss_scale.hysteresis;
+  state_ = initial_update_state(config_.precision);
 }
 
-void Engine::initialize() { parts_->optimizer.initialize(ctx_, parts_->weights); }
+void Engine::initialize() {
+  parts_->optimizer.initialize(ctx_, parts_->weights);
+}
 
 Batch Engine::upload(const MicroBatch& micro_batch) const {
   Batch batch = parts_->batch;
@@ -89,7 +91,9 @@ Batch Engine::upload(const MicroBatch& micro_batch) const {
   return batch;
 }
 
-void Engine::zero_sums() { ops::fill(ctx_, {.x = parts_->sums, .value = 0.0}); }
+void Engine::zero_sums() {
+  ops::fill(ctx_, {.x = parts_->sums, .value = 0.0});
+}
 
 void Engine::compute_gradients(Loader& loader, std::int64_t step) {
   const std::int64_t accumulation = accumulation_steps(config_);
@@ -100,6 +104,7 @@ void Engine::compute_gradients(Loader& loader, std::int64_t step) {
     const MicroBatch& micro_batch = loader.next();
     TRAINER_CHECK(micro_batch.step == step && micro_batch.micro == micro, "the loader is at step {} micro-batch {}",
                   micro_batch.step, micro_batch.micro);
+    if (observer_) observer_(micro_batch);
     const Batch batch = upload(micro_batch);
     const Pass pass{.ctx = ctx_, .tp = tp_, .batch = batch, .dropout_key = dropout_key, .dropout = true};
     parts_->sink.begin_micro_batch(micro == 0, micro == accumulation - 1);
@@ -137,7 +142,7 @@ const UpdateState& Engine::step(Loader& loader, std::int64_t step, double lr) {
                              .sums = parts_->sums,
                              .grad_scale = grad_scale_,
                              .clip_grad_norm = config_.optimizer.clip_grad_norm,
-                             .scaling = config_.precision.dtype == Precision::fp16,
+                             .scaling = uses_loss_scaling(config_.precision),
                              .scale = config_.precision.loss_scale});
   fault_.at("optimizer");
   parts_->optimizer.step(ctx_, parts_->weights, parts_->sink, &state_, lr);

@@ -1,5 +1,5 @@
-// All that one rank holds in order to train: model, weights, gradients, optimizer state, in memory that was planned first.
-// One training step and one evaluation; no files, no log, no schedule (trainer.h has those).
+// All that one rank holds in order to train: model, weights, gradients, optimizer state, in memory that was planned
+// first. One training step and one evaluation; no files, no log, no schedule (trainer.h has those).
 #pragma once
 #include <functional>
 #include <memory>
@@ -21,8 +21,8 @@ struct EvalResult {
 
 class Engine {
  public:
-  /// `config` is resolved and checked for world.size(). Allocates everything; throws Error(memory) when it does not fit.
-  /// Weights are zero until initialize() or a checkpoint is loaded.
+  /// `config` is resolved and checked for world.size(). Allocates everything; throws Error(memory) when it does not
+  /// fit. Weights are zero until initialize() or a checkpoint is loaded.
   Engine(const Config& config, Context ctx, std::unique_ptr<Communicator> world, const FaultPlan& fault);
 
   /// Weights of a new run: drawn from the seed by global element index.
@@ -50,6 +50,9 @@ class Engine {
   UpdateState& update_state() { return state_; }
   const TensorParallel& tensor_parallel() const { return tp_; }
 
+  /// Called with every training micro-batch before it is computed.
+  void observe(std::function<void(const MicroBatch&)> observer) { observer_ = std::move(observer); }
+
   /// Copies a micro-batch to the device. The result is valid until the next upload.
   Batch upload(const MicroBatch& micro_batch) const;
 
@@ -60,9 +63,9 @@ class Engine {
     ResidentWeights weights;
     ReducingGradSink sink;
     Optimizer optimizer;
-    Batch batch;   // device copies of a micro-batch
-    Tensor sums;   // [1, 3] f64: loss, z-loss, target tokens of this rank, then of all
-    Tensor norm;   // [1, 2] f64: sum of squares, first bad tensor
+    Batch batch;  // device copies of a micro-batch
+    Tensor sums;  // [1, 3] f64: loss, z-loss, target tokens of this rank, then of all
+    Tensor norm;  // [1, 2] f64: sum of squares, first bad tensor
   };
   void zero_sums();
   void poison_gradients();
@@ -78,6 +81,7 @@ class Engine {
   std::unique_ptr<Arena> arena_;
   std::unique_ptr<Parts> parts_;
   UpdateState state_;
+  std::function<void(const MicroBatch&)> observer_;
 };
 
 /// The mesh that a resolved configuration asks for.

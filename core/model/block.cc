@@ -1,0 +1,147 @@
+#include "core/model/block.h"
+
+namespace trainer {
+
+Block::Block(const Config& config, int layer, ParamList& params)
+    : block_(layer + 1),
+      parallel_residual_(config.model.parallel_residual),
+      hidden_dropout_(config.model.hidden_dropout),
+      norm1_(config, block_, fmt::format("model.layers.{}.input_layernorm", layer), params),
+      norm2_(config, block_, fmt::format("model.layers.{}.post_attention_layernorm", layer), params),
+      attention_(config, block_, fmt::format("model.layers.{}.self_attn", layer), params),
+      mlp_(config, block_, fmt::format("model.layers.{}.mlp", layer), params) {}
+
+Block::Cheap Block::allocate_cheap(const ModelShape& shape, Arena& arena) const {
+  const auto take = [&](const char* name, std::int64_t rows, std::int64_t cols) {
+    return arena.take(MemoryClass::activations, name, rows, cols, shape.dtype);
+  };
+  Cheap cheap;
+  cheap.h1 = take("norm output", shape.local_tokens, shape.hidden);
+  cheap.h2 = take("norm output", shape.local_tokens, shape.hidden);
+  cheap.normed = take("normed q and k", shape.tokens, shape.q_cols() + shape.kv_cols());
+  cheap.activated = take("mlp activated", shape.tokens, shape.mlp);
+  return cheap;
+}
+
+Block::Saved Block::allocate(const ModelShape& shape, Arena& arena, const Cheap* cheap) const {
+  const auto norm_output = [&] {
+    return arena.take(MemoryClass::activations, "norm output", shape.local_tokens, shape.hidden, shape.dtype);
+  };
+  Saved saved;
+  saved.norm1 = norm1_.allocate(shape, arena);
+  saved.h1 = cheap != nullptr ? cheap->h1 : norm_output();
+  saved.attention = attention_.allocate(shape, arena, cheap != nullptr ? cheap->normed : Tensor{});
+  saved.norm2 = norm2_.allocate(shape, arena, parallel_residual_ ? saved.norm1.sum : Tensor{});
+  saved.h2 = cheap != nullptr ? cheap->h2 : norm_output();
+  saved.mlp = mlp_.allocate(shape, arena, cheap != nullptr ? cheap->activated : Tensor{});
+  return saved;
+}
+
+Block::Workspace Block::allocate_workspace(const Config& config, const ModelShape& shape, Arena& arena) const {
+  const bool sequence_parallel = config.parallelism.sequence_parallel;
+  const auto take = [&](const char* name, std::int64_t rows, bool needed) {
+    return needed ? arena.take(MemoryClass::workspace, name, rows, shape.hidden, shape.dtype) : Tensor{};
+  };
+  Workspace work;
+  work.partial = take("sum over tp ranks", shape.tokens, true);
+  work.partial2 = take("sum over tp ranks", shape.tokens, parallel_residual_);
+  work.local = take("local tokens", shape.local_tokens, sequence_parallel);
+  work.local2 = take("local tokens", shape.local_tokens, sequence_parallel && parallel_residual_);
+  work.full = take("gathered tokens", shape.tokens, sequence_parallel);
+  work.dfull = take("gathered gradients", shape.tokens, sequence_parallel);
+  work.dbranch = take("gradient before dropout", shape.local_tokens, hidden_dropout_ > 0.0);
+  work.attention = Attention::allocate_workspace(shape, arena);
+  return work;
+}
+
+Tensor Block::finish_branch(const Pass& pass, const BlockParams& params, const Workspace& work,
+                            std::initializer_list<const Linear*> layers, const DropoutKey& dropout) const {
+  const Tensor branch = pass.tp.leave(pass.ctx, work.partial, work.local);
+  for (const Linear* layer : layers) layer->add_bias(pass, params, branch);
+  if (dropout.p > 0.0) hidden_dropout(pass, branch, branch, dropout);
+  return branch;
+}
+
+Tensor Block::forward_until_mlp(const Pass& pass, const BlockParams& params, const ModelShape& shape,
+                                const RopeTable& rope, const Stream& in, const Saved& saved,
+                                const Workspace& work) const {
+  norm1_.forward(pass, params, in, saved.norm1, saved.h1);
+  const Tensor h1 = pass.tp.enter(pass.ctx, saved.h1, work.full);
+  attention_.forward(pass, params, shape, rope, h1, saved.attention, work.partial);
+  Stream middle{saved.norm1.sum, {}};
+  if (!parallel_residual_)
+    middle.branch =
+        finish_branch(pass, params, work, {&attention_.out()}, branch_dropout(pass, DropoutSite::attention_branch));
+  norm2_.forward(pass, params, middle, saved.norm2, saved.h2);
+  return pass.tp.enter(pass.ctx, saved.h2, work.full);
+}
+
+Stream Block::forward(const Pass& pass, const BlockParams& params, const ModelShape& shape, const RopeTable& rope,
+                      const Stream& in, const Saved& saved, const Workspace& work) const {
+  const Tensor h2 = forward_until_mlp(pass, params, shape, rope, in, saved, work);
+  // With a parallel residual the attention's part is still in work.partial: both branches share one sum over tp ranks.
+  mlp_.forward(pass, params, h2, saved.mlp, work.partial, /*accumulate=*/parallel_residual_);
+  const DropoutKey dropout = branch_dropout(pass, DropoutSite::mlp_branch);
+  const Tensor branch = parallel_residual_
+                            ? finish_branch(pass, params, work, {&attention_.out(), &mlp_.down()}, dropout)
+                            : finish_branch(pass, params, work, {&mlp_.down()}, dropout);
+  return {saved.norm2.sum, branch};
+}
+
+void Block::recompute_all(const Pass& pass, const BlockParams& params, const ModelShape& shape, const RopeTable& rope,
+                          const Saved& saved, const Workspace& work) const {
+  const Tensor h2 = forward_until_mlp(pass, params, shape, rope, {saved.norm1.sum, {}}, saved, work);
+  mlp_.forward_hidden(pass, params, h2, saved.mlp);
+}
+
+void Block::recompute_cheap(const Pass& pass, const BlockParams& params, const ModelShape& shape, const RopeTable& rope,
+                            const Saved& saved) const {
+  norm1_.recompute(pass, params, saved.norm1, saved.h1);
+  attention_.recompute(pass, params, shape, rope, saved.attention);
+  norm2_.recompute(pass, params, saved.norm2, saved.h2);
+  mlp_.recompute(pass, saved.mlp);
+}
+
+Tensor Block::begin_branch_backward(const Pass& pass, const BlockParams& params, const Workspace& work,
+                                    std::initializer_list<const Linear*> layers, const DropoutKey& dropout,
+                                    const Tensor& d) const {
+  Tensor dbranch = d;
+  if (dropout.p > 0.0) {
+    dbranch = work.dbranch;
+    hidden_dropout(pass, d, dbranch, dropout);
+  }
+  for (const Linear* layer : layers) layer->backward_bias(pass, params, dbranch);
+  return pass.tp.enter(pass.ctx, dbranch, work.dfull);
+}
+
+void Block::backward(const Pass& pass, const BlockParams& params, const ModelShape& shape, const RopeTable& rope,
+                     const Saved& saved, const Workspace& work, const Tensor& d) const {
+  if (parallel_residual_) {
+    const Tensor dpartial = begin_branch_backward(pass, params, work, {&attention_.out(), &mlp_.down()},
+                                                  branch_dropout(pass, DropoutSite::mlp_branch), d);
+    const Tensor h2 = pass.tp.enter(pass.ctx, saved.h2, work.full);
+    mlp_.backward(pass, params, h2, saved.mlp, dpartial, work.partial2);
+    const Tensor dh2 = pass.tp.leave(pass.ctx, work.partial2, work.local2);
+    const Tensor h1 = pass.tp.enter(pass.ctx, saved.h1, work.full);
+    attention_.backward(pass, params, shape, rope, h1, saved.attention, work.attention, dpartial, work.partial);
+    const Tensor dh1 = pass.tp.leave(pass.ctx, work.partial, work.local);
+    norm2_.backward(pass, params, saved.norm2, dh2, d, d);
+    norm1_.backward(pass, params, saved.norm1, dh1, d, d);
+    return;
+  }
+  const Tensor dmlp =
+      begin_branch_backward(pass, params, work, {&mlp_.down()}, branch_dropout(pass, DropoutSite::mlp_branch), d);
+  const Tensor h2 = pass.tp.enter(pass.ctx, saved.h2, work.full);
+  mlp_.backward(pass, params, h2, saved.mlp, dmlp, work.partial);
+  const Tensor dh2 = pass.tp.leave(pass.ctx, work.partial, work.local);
+  norm2_.backward(pass, params, saved.norm2, dh2, d, d);
+
+  const Tensor dattention = begin_branch_backward(pass, params, work, {&attention_.out()},
+                                                  branch_dropout(pass, DropoutSite::attention_branch), d);
+  const Tensor h1 = pass.tp.enter(pass.ctx, saved.h1, work.full);
+  attention_.backward(pass, params, shape, rope, h1, saved.attention, work.attention, dattention, work.partial);
+  const Tensor dh1 = pass.tp.leave(pass.ctx, work.partial, work.local);
+  norm1_.backward(pass, params, saved.norm1, dh1, d, d);
+}
+
+}  // namespace trainer

@@ -1,0 +1,80 @@
+// One transformer block: the unit of weight gathering, gradient reduction and recompute.
+//   one after the other:  x2 = x + attention(norm1(x));  y = x2 + mlp(norm2(x2))
+//   parallel residual:    y = x + attention(norm1(x)) + mlp(norm2(x))
+#pragma once
+#include "core/model/attention.h"
+#include "core/model/mlp.h"
+#include "core/model/norm.h"
+
+namespace trainer {
+
+class Block {
+ public:
+  /// Declares the parameters of `model.layers.<layer>` in block layer + 1.
+  Block(const Config& config, int layer, ParamList& params);
+
+  /// What the backward pass needs of a forward pass. With full recompute only norm1.sum belongs to the layer, the rest
+  /// is one slot that all layers share; with selective recompute the cheap tensors are shared.
+  struct Saved {
+    Norm::Saved norm1, norm2;
+    Tensor h1, h2;  // [local N, C]: outputs of the norms; cheap
+    Attention::Saved attention;
+    Mlp::Saved mlp;
+  };
+  /// Cheap tensors of a block, shared by all layers under recompute.
+  struct Cheap {
+    Tensor h1, h2, normed, activated;
+  };
+  /// Buffers of one block at a time, shared by all layers.
+  struct Workspace {
+    Tensor partial;   // [N, C]: sums over tp ranks start here
+    Tensor partial2;  // [N, C]; parallel residual only
+    Tensor local;     // [local N, C]; sequence parallel only
+    Tensor local2;    // [local N, C]; sequence parallel with parallel residual only
+    Tensor full;      // [N, C]: gathered inputs; sequence parallel only
+    Tensor dfull;     // [N, C]: gathered gradients; sequence parallel only
+    Tensor dbranch;   // [local N, C]: gradient before dropout; hidden_dropout only
+    Attention::Workspace attention;
+  };
+  Cheap allocate_cheap(const ModelShape& shape, Arena& arena) const;
+  /// `cheap`: where the cheap tensors of all layers are; null: the block has its own.
+  Saved allocate(const ModelShape& shape, Arena& arena, const Cheap* cheap) const;
+  Workspace allocate_workspace(const Config& config, const ModelShape& shape, Arena& arena) const;
+
+  /// The returned stream lies in `saved` and `work`.
+  Stream forward(const Pass& pass, const BlockParams& params, const ModelShape& shape, const RopeTable& rope,
+                 const Stream& in, const Saved& saved, const Workspace& work) const;
+  /// Fills the cheap tensors of `saved` again from the others.
+  void recompute_cheap(const Pass& pass, const BlockParams& params, const ModelShape& shape, const RopeTable& rope,
+                       const Saved& saved) const;
+  /// Fills all of `saved` again from saved.norm1.sum.
+  void recompute_all(const Pass& pass, const BlockParams& params, const ModelShape& shape, const RopeTable& rope,
+                     const Saved& saved, const Workspace& work) const;
+  /// d [local N, C]: gradient of the block's output, overwritten with that of its input (residual and branch alike).
+  void backward(const Pass& pass, const BlockParams& params, const ModelShape& shape, const RopeTable& rope,
+                const Saved& saved, const Workspace& work, const Tensor& d) const;
+
+ private:
+  /// Everything before the MLP; returns its input, all tokens [N, C].
+  Tensor forward_until_mlp(const Pass& pass, const BlockParams& params, const ModelShape& shape, const RopeTable& rope,
+                           const Stream& in, const Saved& saved, const Workspace& work) const;
+  /// Adds over tp ranks, then bias and dropout: the branch that joins the residual stream.
+  Tensor finish_branch(const Pass& pass, const BlockParams& params, const Workspace& work,
+                       std::initializer_list<const Linear*> layers, const DropoutKey& dropout) const;
+  DropoutKey branch_dropout(const Pass& pass, DropoutSite site) const {
+    return dropout_at(pass, hidden_dropout_, dropout_site(block_, site));
+  }
+  /// Gradient of the branch: through dropout and bias, then gathered to all tokens.
+  Tensor begin_branch_backward(const Pass& pass, const BlockParams& params, const Workspace& work,
+                               std::initializer_list<const Linear*> layers, const DropoutKey& dropout,
+                               const Tensor& d) const;
+
+  int block_;
+  bool parallel_residual_;
+  double hidden_dropout_;
+  Norm norm1_, norm2_;
+  Attention attention_;
+  Mlp mlp_;
+};
+
+}  // namespace trainer

@@ -1,0 +1,67 @@
+#include "core/model/linear.h"
+
+namespace trainer {
+
+Linear::Linear(const Options& options, const std::vector<Part>& parts, ParamList& params)
+    : row_parallel_(parts.front().split == ParamSplit::columns) {
+  for (const Part& part : parts) {
+    ParamDecl decl;
+    decl.name = part.name + ".weight";
+    decl.block = options.block;
+    decl.rows = part.out_features;
+    decl.cols = options.in_features;
+    decl.split = part.split;
+    decl.init = ParamInit::normal;
+    decl.init_std = options.init_std;
+    decl.fused_with_previous = first_weight_ != kNoParam;
+    last_weight_ = params.add(decl);
+    if (first_weight_ == kNoParam) first_weight_ = last_weight_;
+  }
+  if (!options.bias) return;
+  for (const Part& part : parts) {
+    ParamDecl decl;
+    decl.name = part.name + ".bias";
+    decl.block = options.block;
+    decl.dims = 1;
+    decl.rows = part.out_features;
+    decl.split = row_parallel_ ? ParamSplit::replicated : part.split;
+    decl.arrival = row_parallel_ && options.bias_partial ? GradArrival::partial : GradArrival::whole;
+    decl.init = ParamInit::zeros;
+    decl.decay = options.decay_bias;
+    decl.fused_with_previous = first_bias_ != kNoParam;
+    last_bias_ = params.add(decl);
+    if (first_bias_ == kNoParam) first_bias_ = last_bias_;
+  }
+}
+
+void Linear::forward(const Pass& pass, const BlockParams& params, const Tensor& x, const Tensor& y,
+                     bool accumulate) const {
+  ops::linear_forward(pass.ctx, {.x = x,
+                                 .w = params.w(first_weight_, last_weight_),
+                                 .bias = row_parallel_ ? Tensor{} : params.w(first_bias_, last_bias_),
+                                 .y = y,
+                                 .accumulate = accumulate});
+}
+
+void Linear::backward_weight(const Pass& pass, const BlockParams& params, const Tensor& dy, const Tensor& x) const {
+  ops::linear_backward_weight(
+      pass.ctx, {.dy = dy, .x = x, .dw = params.g(first_weight_, last_weight_), .accumulate = params.accumulate});
+  if (!row_parallel_) backward_bias(pass, params, dy);
+}
+
+void Linear::backward_input(const Pass& pass, const BlockParams& params, const Tensor& dy, const Tensor& dx,
+                            bool accumulate) const {
+  ops::linear_backward_input(
+      pass.ctx, {.dy = dy, .w = params.w(first_weight_, last_weight_), .dx = dx, .accumulate = accumulate});
+}
+
+void Linear::add_bias(const Pass& pass, const BlockParams& params, const Tensor& x) const {
+  if (first_bias_ != kNoParam) ops::add_bias(pass.ctx, {.x = x, .bias = params.w(first_bias_, last_bias_)});
+}
+
+void Linear::backward_bias(const Pass& pass, const BlockParams& params, const Tensor& dy) const {
+  if (first_bias_ == kNoParam) return;
+  ops::bias_backward(pass.ctx, {.dy = dy, .dbias = params.g(first_bias_, last_bias_), .accumulate = params.accumulate});
+}
+
+}  // namespace trainer

@@ -1,0 +1,36 @@
+// The MLP of a block: up (and gate), activation function, down. Column-parallel, then row-parallel.
+#pragma once
+#include "core/model/linear.h"
+
+namespace trainer {
+
+class Mlp {
+ public:
+  Mlp(const Config& config, int block, const std::string& name, ParamList& params);
+
+  struct Saved {
+    Tensor up;         // [N, F], with swiglu gate and up [N, 2 F]
+    Tensor activated;  // [N, F]; cheap to compute again from `up`
+  };
+  /// `cheap`: room for what selective recompute drops; absent: Saved gets its own.
+  Saved allocate(const ModelShape& shape, Arena& arena, const Tensor& cheap) const;
+
+  /// partial (+)= MLP(h) before the sum over tp ranks and without the bias of `down`. h, partial [N, C]
+  void forward(const Pass& pass, const BlockParams& params, const Tensor& h, const Saved& saved, const Tensor& partial,
+               bool accumulate) const;
+  /// Fills `saved` only: what the backward pass needs of forward().
+  void forward_hidden(const Pass& pass, const BlockParams& params, const Tensor& h, const Saved& saved) const;
+  /// Computes saved.activated again, with the same bits.
+  void recompute(const Pass& pass, const Saved& saved) const;
+  /// dpartial [N, C] -> dh [N, C], a part of the sum over tp ranks. Overwrites `saved`.
+  void backward(const Pass& pass, const BlockParams& params, const Tensor& h, const Saved& saved,
+                const Tensor& dpartial, const Tensor& dh) const;
+
+  const Linear& down() const { return down_; }
+
+ private:
+  Activation activation_;
+  Linear up_, down_;
+};
+
+}  // namespace trainer

@@ -1,0 +1,59 @@
+#include "core/train/inspect.h"
+
+#include <cstdlib>
+#include <cstring>
+#include <string_view>
+#include <vector>
+
+#include "core/train/checkpointing.h"
+
+namespace trainer {
+namespace {
+
+std::uint64_t hash_bytes(std::uint64_t hash, const std::vector<char>& bytes) {
+  return mix_key(hash, std::string_view(bytes.data(), bytes.size()));
+}
+
+}  // namespace
+
+PrintRequests PrintRequests::from_environment() {
+  PrintRequests requests;
+  const char* text = std::getenv("TRAINER_PRINT");  // NOLINT(concurrency-mt-unsafe): read once, before threads start
+  std::string_view rest = text == nullptr ? "" : text;
+  while (!rest.empty()) {
+    const std::string_view word = rest.substr(0, rest.find(','));
+    if (word == "sample_ids")
+      requests.sample_ids = true;
+    else if (word == "state_hash")
+      requests.state_hash = true;
+    else
+      fail(ExitCode::config, "TRAINER_PRINT: unknown word '{}' (sample_ids, state_hash)", word);
+    rest.remove_prefix(std::min(rest.size(), word.size() + 1));
+  }
+  return requests;
+}
+
+std::string sample_ids_line(const MicroBatch& micro_batch) {
+  std::string line = fmt::format("sample_ids step {} micro {}:", micro_batch.step, micro_batch.micro);
+  for (const std::int64_t id : micro_batch.sample_ids) line += fmt::format(" {}", id);
+  return line;
+}
+
+std::uint64_t state_hash(Engine& engine) {
+  std::uint64_t hash = 0;
+  for (const Piece& piece : pieces_to_load(engine)) {
+    std::vector<char> bytes(static_cast<std::size_t>(piece.box.numel() * dtype_size(piece.dtype)));
+    piece.read(0, piece.box.numel(), bytes.data());
+    hash = hash_bytes(mix_key(hash, piece.tensor), bytes);
+  }
+  const UpdateState& state = engine.update_state();
+  std::uint64_t scale = 0;
+  std::memcpy(&scale, &state.loss_scale, sizeof scale);
+  for (const std::uint64_t value :
+       {scale, static_cast<std::uint64_t>(state.growth_tracker), static_cast<std::uint64_t>(state.hysteresis_left),
+        static_cast<std::uint64_t>(state.updates)})
+    hash = mix_key(hash, value);
+  return hash;
+}
+
+}  // namespace trainer

@@ -1,0 +1,30 @@
+#include "core/train/stop_signal.h"
+
+#include <csignal>
+#include <cstdlib>
+
+#include "core/runtime/check.h"
+
+namespace trainer {
+namespace {
+
+std::atomic<bool> stop_requested{false};
+static_assert(std::atomic<bool>::is_always_lock_free, "the handler may touch lock-free atomics only");
+
+void on_signal(int) {
+  if (stop_requested.exchange(true)) std::_Exit(static_cast<int>(ExitCode::other));
+}
+
+}  // namespace
+
+const std::atomic<bool>& install_stop_signal() {
+  struct sigaction action {};
+  action.sa_handler = on_signal;
+  action.sa_flags = SA_RESTART;
+  for (const int signal : {SIGUSR1, SIGTERM})
+    if (sigaction(signal, &action, nullptr) != 0)
+      fail(ExitCode::other, "cannot install a handler for signal {}", signal);
+  return stop_requested;
+}
+
+}  // namespace trainer

@@ -1,0 +1,11 @@
+// SIGUSR1 and SIGTERM ask a run to finish its step, save and exit with code 75. A second one ends the process at once.
+#pragma once
+#include <atomic>
+
+namespace trainer {
+
+/// Installs the handlers (once a process) and returns the flag that the first signal sets. The flag is the one global
+/// of this program: a signal handler can reach nothing else.
+const std::atomic<bool>& install_stop_signal();
+
+}  // namespace trainer

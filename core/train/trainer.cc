@@ -1,0 +1,259 @@
+#include "core/train/trainer.h"
+
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+
+#include "core/config/reader.h"
+#include "core/config/resolve.h"
+#include "core/runtime/log.h"
+#include "optim/lr_schedule.h"
+#include "optim/update_state.h"
+#include "parallel/host_exchange.h"
+
+namespace trainer {
+namespace {
+
+double monotonic_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+double unix_seconds() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+std::optional<TokenDataset> open_validation(const Config& config) {
+  if (config.data.validation.empty()) return std::nullopt;
+  return TokenDataset::open(config.data.validation, config.data.format, config.model.vocab_size);
+}
+
+std::string serialise(const RankRow& row) {
+  return fmt::format("{}\n{}\n{}\n{}\n{}\n{}", row.rank, row.host, row.pid, row.device, row.tp, row.dp);
+}
+
+RankRow parse_rank_row(const std::string& text) {
+  std::vector<std::string> lines(1);
+  for (const char c : text) {
+    if (c == '\n')
+      lines.emplace_back();
+    else
+      lines.back() += c;
+  }
+  TRAINER_CHECK(lines.size() == 6, "a rank described itself as '{}'", text);
+  return {std::stoi(lines[0]), lines[1], std::stoi(lines[2]), lines[3], std::stoi(lines[4]), std::stoi(lines[5])};
+}
+
+}  // namespace
+
+Trainer::Trainer(const Config& config, const Launch& launch, std::unique_ptr<Communicator> world, FaultPlan& fault,
+                 Log& log)
+    : config_(config),
+      launch_(launch),
+      fault_(fault),
+      log_(log),
+      print_(PrintRequests::from_environment()),
+      train_data_(TokenDataset::open(config.data.train, config.data.format, config.model.vocab_size)),
+      validation_data_(open_validation(config)),
+      train_windows_(num_windows(train_data_.num_tokens(), config.train.seq_length)),
+      total_steps_(total_steps(config, train_windows_)),
+      engine_(config, launch.ctx, std::move(world), fault) {
+  open_run_folder();
+  print_tables();
+  load();
+  const Sampler sampler(static_cast<std::uint64_t>(config_.train.seed), train_windows_);
+  loader_ = std::make_unique<Loader>(train_data_, sampler, loader_shape(config_, engine_.mesh()), step_);
+  if (print_.sample_ids)
+    engine_.observe([this](const MicroBatch& micro_batch) { log_.info(sample_ids_line(micro_batch)); });
+  const double now = monotonic_seconds();
+  meter_ = std::make_unique<ThroughputMeter>(
+      ThroughputMeter::Setup{
+          .tokens_per_step = config_.train.global_batch_size * config_.train.seq_length,
+          .flops_per_token = model_flops_per_token(config_.model, config_.train.seq_length),
+          .num_devices = engine_.mesh().world().size(),
+          .peak_tflops = launch_.peak_tflops,
+      },
+      now);
+  if (!lead()) return;
+  metrics_ = std::make_unique<MetricsWriter>(config_.train.output_dir + "/metrics.jsonl", step_);
+  if (config_.logging.tensorboard)
+    tensorboard_ = std::make_unique<TensorBoardWriter>(config_.train.output_dir + "/tb", step_);
+  progress_ = std::make_unique<Progress>(config_.logging.progress, stdout, step_, total_steps_, now);
+}
+
+Trainer::~Trainer() = default;
+
+void Trainer::open_run_folder() {
+  const std::filesystem::path folder = config_.train.output_dir;
+  std::string problem;
+  if (lead()) {
+    std::error_code error;
+    std::filesystem::create_directories(folder / "logs", error);
+    std::ofstream resolved(folder / "config.resolved.yaml");
+    resolved << resolved_yaml(config_);
+    if (!resolved.flush()) problem = fmt::format("cannot write to train.output_dir '{}'", folder.string());
+  }
+  problem = broadcast_string(engine_.mesh().world(), problem, 0);
+  if (!problem.empty()) fail(ExitCode::config, "{}", problem);
+  log_.open_file((folder / "logs" / fmt::format("rank-{:04}.log", engine_.mesh().world().rank())).string());
+}
+
+void Trainer::print_tables() {
+  RankRow mine = launch_.identity;
+  mine.tp = engine_.mesh().tp().rank();
+  mine.dp = engine_.mesh().dp().rank();
+  std::vector<RankRow> rows;
+  for (const std::string& text : gather_strings(engine_.mesh().world(), serialise(mine)))
+    rows.push_back(parse_rank_row(text));
+  if (!lead()) return;
+  fmt::print("{}\n{}\n{}\n", ranks_table(rows), model_table(config_.model, engine_.model().layout().global_numel()),
+             memory_table(engine_.memory_plan()));
+  std::fflush(stdout);
+}
+
+RunState Trainer::run_state() const {
+  return {.step = step_,
+          .update = engine_.update_state(),
+          .seed = config_.train.seed,
+          .seq_length = config_.train.seq_length,
+          .global_batch_size = config_.train.global_batch_size,
+          .train_windows = train_windows_};
+}
+
+void Trainer::load() {
+  Communicator& world = engine_.mesh().world();
+  fault_.at("load");
+  const auto found = find_checkpoint(config_.checkpoint.save_dir, config_.checkpoint.load, world,
+                                     [this](const std::string& warning) { log_.warn(warning); });
+  if (found) {
+    const RunState saved = run_state_from_json(found->manifest.state_json);
+    if (!config_.checkpoint.allow_data_change) check_same_data(saved, run_state());
+    load_pieces(*found, pieces_to_load(engine_), world);
+    finish_load(engine_);
+    engine_.update_state() = saved.update;
+    step_ = saved.step;
+    saved_step_ = saved.step;
+  } else {
+    engine_.initialize();
+  }
+  if (!lead()) return;
+  fmt::print("{}\n{}\n", schedule_table(config_, total_steps_, step_, engine_.mesh().dp().size()),
+             throughput_note(config_.model, config_.train.seq_length, launch_.peak_tflops));
+  std::fflush(stdout);
+  if (found)
+    log_.info(fmt::format("resumed from {} after step {}", found->path, step_));
+  else
+    log_.info("starts a new run");
+}
+
+void Trainer::save() {
+  if (saved_step_ == step_) return;
+  meter_->pause(monotonic_seconds());
+  const SaveResult result =
+      save_checkpoint({.save_dir = config_.checkpoint.save_dir,
+                       .step = step_,
+                       .pieces = pieces_to_save(engine_),
+                       .state_json = to_json(run_state()),
+                       .config_yaml = resolved_yaml(config_),
+                       .versions = launch_.versions,
+                       .layout = fmt::format("dp={} tp={} zero={}", engine_.mesh().dp().size(),
+                                             engine_.mesh().tp().size(), config_.parallelism.zero_stage),
+                       .keep_last = config_.checkpoint.keep_last},
+                      engine_.mesh().world(), fault_);
+  saved_step_ = step_;
+  meter_->resume(monotonic_seconds());
+  if (!lead()) return;
+  progress_->clear();
+  for (const std::string& warning : result.warnings) log_.warn(warning);
+  log_.info(fmt::format("saved {} ({}, {:.2f} s)", result.path, format_bytes(result.bytes), result.seconds));
+}
+
+void Trainer::evaluate() {
+  meter_->pause(monotonic_seconds());
+  fault_.at("evaluate");
+  const std::int64_t windows = num_windows(validation_data_->num_tokens(), config_.train.seq_length);
+  const std::int64_t batch = config_.train.global_batch_size;
+  const std::int64_t all = (windows + batch - 1) / batch;
+  const std::int64_t steps = config_.eval.batches == 0 ? all : std::min(all, config_.eval.batches);
+  Loader loader(*validation_data_, Sampler::in_order(windows), loader_shape(config_, engine_.mesh()), 0);
+  last_eval_ = engine_.evaluate(loader, steps);
+  meter_->resume(monotonic_seconds());
+}
+
+void Trainer::report(const UpdateState& state, double lr) {
+  const bool due = step_ % config_.logging.interval == 0 || step_ == total_steps_ || last_eval_.has_value();
+  if (!lead() || !due) return;
+  StepRecord record;
+  record.step = step_;
+  record.tokens = step_ * config_.train.global_batch_size * config_.train.seq_length;
+  record.target_tokens = static_cast<std::int64_t>(state.target_tokens);
+  record.time = unix_seconds();
+  record.loss = (state.loss_sum + state.z_loss_sum) / state.target_tokens;
+  record.lr = lr;
+  record.grad_norm = state.grad_norm;
+  if (uses_loss_scaling(config_.precision)) record.loss_scale = state.loss_scale;
+  record.skipped = state.skipped != 0;
+  if (const auto window = meter_->close_window(monotonic_seconds())) {
+    record.tokens_per_second = window->tokens_per_second;
+    record.step_ms = window->step_ms;
+    record.tflops = window->tflops;
+    record.mfu = window->mfu;
+  }
+  record.data_wait_ms = 1e3 * (loader_->wait_seconds() - data_wait_);
+  data_wait_ = loader_->wait_seconds();
+  if (last_eval_) {
+    record.eval_loss = last_eval_->loss;
+    record.eval_tokens = last_eval_->target_tokens;
+  }
+  metrics_->append(record);
+  if (tensorboard_) {
+    tensorboard_->append(record);
+    tensorboard_->flush();
+  }
+  if (progress_->on())
+    progress_->update(record, monotonic_seconds());
+  else
+    log_.info(step_line(record, total_steps_));
+}
+
+bool Trainer::stop_agreed() {
+  return max_over_ranks(engine_.mesh().world(), launch_.stop.load() ? 1 : 0) != 0;
+}
+
+ExitCode Trainer::run() {
+  const CheckpointConfig& checkpoint = config_.checkpoint;
+  while (step_ < total_steps_) {
+    fault_.set_step(step_ + 1);
+    fault_.at("step");
+    const double lr = learning_rate(config_.lr_scheduler, config_.optimizer.lr, step_, total_steps_);
+    const UpdateState& state = engine_.step(*loader_, step_, lr);
+    ++step_;
+    meter_->step_done();
+    const bool last = step_ == total_steps_;
+    last_eval_.reset();
+    if (validation_data_ &&
+        ((config_.eval.interval > 0 && step_ % config_.eval.interval == 0) || (last && config_.eval.at_end)))
+      evaluate();
+    report(state, lr);
+    if (print_.state_hash) log_.info(fmt::format("state_hash step {}: {:016x}", step_, state_hash(engine_)));
+    check_divergence(config_, state, engine_.model().layout(), step_);
+    if ((checkpoint.save_interval > 0 && step_ % checkpoint.save_interval == 0) || (last && checkpoint.save_at_end))
+      save();
+    if (!last && stop_agreed()) {
+      if (checkpoint.save_on_signal) save();
+      if (lead()) {
+        progress_->clear();
+        log_.info(fmt::format("stopped by a signal after step {}; start again to go on", step_));
+      }
+      return ExitCode::stopped;
+    }
+  }
+  if (lead()) {
+    progress_->clear();
+    log_.info(fmt::format("done: {} steps", step_));
+  }
+  return ExitCode::ok;
+}
+
+}  // namespace trainer

@@ -1,0 +1,73 @@
+// The loop: data, learning rate, step, log, evaluation, checkpoints, signals.
+#pragma once
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "core/train/checkpointing.h"
+#include "core/train/engine.h"
+#include "core/train/inspect.h"
+#include "core/train/reporting/metrics.h"
+#include "core/train/reporting/progress.h"
+#include "core/train/reporting/tables.h"
+#include "core/train/reporting/tensorboard.h"
+#include "core/train/reporting/throughput.h"
+
+namespace trainer {
+class Log;
+
+/// What launch knows about this process.
+struct Launch {
+  Context ctx;
+  RankRow identity;      // tp and dp are filled in by the trainer
+  std::string versions;  // for checkpoints
+  std::optional<double> peak_tflops;
+  const std::atomic<bool>& stop;  // set by a signal
+};
+
+class Trainer {
+ public:
+  /// `config` is resolved and checked. Opens the data, plans and allocates, loads a checkpoint. Collective over
+  /// `world`.
+  Trainer(const Config& config, const Launch& launch, std::unique_ptr<Communicator> world, FaultPlan& fault, Log& log);
+  ~Trainer();
+
+  /// Trains to the last step, or until a signal. Returns ok or stopped; errors are thrown.
+  ExitCode run();
+
+ private:
+  bool lead() const { return engine_.mesh().world().rank() == 0; }
+  void open_run_folder();
+  void print_tables();
+  void load();
+  void save();
+  RunState run_state() const;
+  void report(const UpdateState& state, double lr);
+  void evaluate();
+  bool stop_agreed();
+
+  Config config_;
+  const Launch& launch_;
+  FaultPlan& fault_;
+  Log& log_;
+  PrintRequests print_;
+  TokenDataset train_data_;
+  std::optional<TokenDataset> validation_data_;
+  std::int64_t train_windows_;
+  std::int64_t total_steps_;
+  mutable Engine engine_;
+
+  std::int64_t step_ = 0;         // completed steps
+  std::int64_t saved_step_ = -1;  // step of the newest checkpoint of this process
+  std::optional<EvalResult> last_eval_;
+  std::optional<StepRecord> record_;  // of the last step, until it is written
+  std::unique_ptr<Loader> loader_;
+  std::unique_ptr<MetricsWriter> metrics_;
+  std::unique_ptr<TensorBoardWriter> tensorboard_;
+  std::unique_ptr<Progress> progress_;
+  std::unique_ptr<ThroughputMeter> meter_;
+  double data_wait_ = 0;  // loader's wait, as of the last record
+};
+
+}  // namespace trainer
