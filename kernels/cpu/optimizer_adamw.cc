@@ -14,7 +14,7 @@ struct AdamWScalars {
   Math step_size;         // lr / (1 - beta1^t)
   Math rsqrt_correction;  // 1 / sqrt(1 - beta2^t)
   Math eps;
-  Math keep;  // 1 - lr * weight_decay
+  Math decay;  // lr * weight_decay
 
   explicit AdamWScalars(const AdamWArgs& args)
       : grad_factor(static_cast<Math>(args.state->grad_factor)),
@@ -24,7 +24,7 @@ struct AdamWScalars {
         step_size(static_cast<Math>(args.lr / correction(args.beta1, args.state->updates))),
         rsqrt_correction(static_cast<Math>(1.0 / std::sqrt(correction(args.beta2, args.state->updates)))),
         eps(static_cast<Math>(args.eps)),
-        keep(static_cast<Math>(1.0 - args.lr * args.weight_decay)) {}
+        decay(static_cast<Math>(args.lr * args.weight_decay)) {}
 
   static double correction(double beta, std::int64_t t) { return 1.0 - std::pow(beta, static_cast<double>(t)); }
 };
@@ -42,7 +42,9 @@ void adamw_elements(const AdamWArgs& args, Master master, Moment m, Moment v) {
     const Math m_new = m_old + k.one_minus_beta1 * (g - m_old);
     const Math v_new = k.beta2 * v.template load<Math>(i) + k.one_minus_beta2 * (g * g);
     const Math denominator = std::sqrt(v_new) * k.rsqrt_correction + k.eps;
-    master.store(i, master.load(i) * k.keep - k.step_size * (m_new / denominator));
+    // One rounding into w: 1 - lr * weight_decay as a float32 factor would decay by the wrong amount, every step alike.
+    const Math w = master.load(i);
+    master.store(i, w - (k.decay * w + k.step_size * (m_new / denominator)));
     std::uint32_t noise = 0;
     if constexpr (Moment::kStochastic) noise = rounding_noise(stream, args.first_index + i);
     m.store(i, m_new, noise & 0xffffu);
