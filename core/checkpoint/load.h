@@ -19,11 +19,11 @@ struct CheckpointInfo {
 using WarningSink = std::function<void(const std::string&)>;
 
 /// Collective. `load`: "none": nothing; "auto": the newest usable checkpoint of save_dir, nothing when there is no
-/// checkpoint; otherwise the path of a checkpoint folder. Newest is the one saved last, by the time in the manifest, not
-/// by name or by `latest`: a run that went back to an older step goes on from where it was, not from the branch that it
-/// left. What is returned has been verified as a whole (verify_checkpoint). In auto mode damaged checkpoints are
-/// reported to `warn` (called on rank 0) by name and reason, and the one before is taken. Throws Error(checkpoint) when
-/// a named one is damaged or missing, and in auto mode when there are checkpoints but none of them is usable.
+/// checkpoint; otherwise the path of a checkpoint folder. Newest is the one saved last, by the time in the manifest,
+/// not by name or by `latest`: a run that went back to an older step goes on from where it was, not from the branch
+/// that it left. What is returned has been verified as a whole (verify_checkpoint). In auto mode damaged checkpoints
+/// are reported to `warn` (called on rank 0) by name and reason, and the one before is taken. Throws Error(checkpoint)
+/// when a named one is damaged or missing, and in auto mode when there are checkpoints but none of them is usable.
 std::optional<CheckpointInfo> find_checkpoint(const std::string& save_dir, const std::string& load,
                                               Communicator& host_world, const WarningSink& warn);
 

@@ -16,8 +16,8 @@ constexpr const char* kViewName = "model.h5";
 
 /// A box of a tensor as it lies in a file: contiguous, row-major, little-endian.
 struct StoredPiece {
-  std::string file;     // a name in the checkpoint folder
-  std::string dataset;  // its HDF5 path, for readers that use HDF5
+  std::string file;         // a name in the checkpoint folder
+  std::string dataset;      // its HDF5 path, for readers that use HDF5
   std::int64_t offset = 0;  // bytes from the start of the file
   std::int64_t bytes = 0;
   Box box;
@@ -48,6 +48,13 @@ struct Manifest {
   StoredFile view;
   std::map<std::string, StoredTensor> tensors;
 };
+
+struct PieceRef {
+  const std::string* tensor;
+  const StoredPiece* piece;
+};
+/// The pieces of each file in the order of their offsets. The references are valid as long as the manifest.
+std::map<std::string, std::vector<PieceRef>> pieces_by_file(const Manifest& manifest);
 
 /// Checks names (they form a tree of HDF5 groups), shapes, and that the pieces of every tensor tile it exactly once and
 /// lie within their files without sharing bytes. Throws Error(checkpoint) naming the tensor.

@@ -19,6 +19,7 @@ struct SaveRequest {
   std::string versions;
   std::string layout;          // how the run was spread over ranks, for people: "dp=2 tp=2 zero=1"
   std::int64_t keep_last = 0;  // 0: keep all
+  std::int64_t max_piece_bytes = std::int64_t{64} << 20;  // pieces are cut to this, between rows where possible
 };
 
 struct SaveResult {
@@ -29,9 +30,9 @@ struct SaveResult {
 };
 
 /// Collective over all ranks. Writes save_dir/step_NNNNNNNN, replaces one of the same step, lets `latest` name it, and
-/// then removes all but the newest keep_last checkpoints and what dead saves left behind. Needs 64 MiB of host memory a
-/// rank. When anything goes wrong on one rank, all ranks throw the same Error (checkpoint, as a rule) with that rank's
-/// message, the temporary folder is gone, and earlier checkpoints and `latest` are as they were.
+/// then removes all but the newest keep_last checkpoints and what dead saves left behind. Needs max_piece_bytes of
+/// host memory a rank. When anything goes wrong on one rank, all ranks throw the same Error (checkpoint, as a rule)
+/// with that rank's message, the temporary folder is gone, and earlier checkpoints and `latest` are as they were.
 SaveResult save_checkpoint(const SaveRequest& request, Communicator& host_world, const FaultPlan& fault);
 
 /// Bytes that this rank's pieces take on disk, HDF5's own included (from above).
