@@ -3,15 +3,11 @@
 #include <numbers>
 #include <vector>
 
+#include "core/config/resolve.h"
 #include "core/model/attention.h"
 
 namespace trainer {
 namespace {
-
-std::int64_t rotary_dim(const ModelConfig& model) {
-  if (model.position != Position::rope) return 0;
-  return static_cast<std::int64_t>(static_cast<double>(model.head_dim) * model.rotary_pct) / 2 * 2;
-}
 
 /// Llama 3.1's rule: long wavelengths are stretched by `factor`, short ones kept, those between interpolated.
 double scale_frequency(double frequency, const RopeScalingConfig& scaling) {
@@ -43,7 +39,7 @@ void fill(const Tensor& table, const std::vector<double>& frequencies) {
 
 RopeTable allocate_rope_table(const Config& config, Arena& arena, Dtype accumulator) {
   RopeTable table;
-  table.rotary_dim = rotary_dim(config.model);
+  if (config.model.position == Position::rope) table.rotary_dim = rotary_dims(config.model);
   if (table.rotary_dim > 0)
     table.cos_sin = arena.take(MemoryClass::workspace, "rotary table", config.model.max_position_embeddings,
                                table.rotary_dim, accumulator);
@@ -51,7 +47,7 @@ RopeTable allocate_rope_table(const Config& config, Arena& arena, Dtype accumula
 }
 
 void fill_rope_table(const Config& config, const Tensor& host) {
-  const std::int64_t rotary = rotary_dim(config.model);
+  const std::int64_t rotary = host.cols;
   std::vector<double> frequencies;
   for (std::int64_t i = 0; i < rotary / 2; ++i) {
     const double exponent = static_cast<double>(2 * i) / static_cast<double>(rotary);

@@ -31,7 +31,7 @@ MeshShape mesh_shape(const Config& config) {
   const auto kv_heads = static_cast<int>(config.model.num_key_value_heads);
   return {.tp = tp,
           .dp = static_cast<int>(parallel.data_parallel_size),
-          .zero = parallel.zero_stage > 0 ? static_cast<int>(parallel.zero_group_size) : 1,
+          .zero = static_cast<int>(zero_size(parallel)),
           .kv_replicas = std::max(1, tp / kv_heads)};
 }
 
@@ -95,14 +95,14 @@ void Engine::zero_sums() {
   ops::fill(ctx_, {.x = parts_->sums, .value = 0.0});
 }
 
-void Engine::compute_gradients(Loader& loader, std::int64_t step) {
+void Engine::compute_gradients(const MicroBatchSource& source, std::int64_t step) {
   const std::int64_t accumulation = accumulation_steps(config_);
   const std::uint64_t seed = mix_key(static_cast<std::uint64_t>(config_.train.seed), "dropout");
   const std::uint64_t dropout_key = mix_key(seed, static_cast<std::uint64_t>(step));
   zero_sums();
   for (std::int64_t micro = 0; micro < accumulation; ++micro) {
-    const MicroBatch& micro_batch = loader.next();
-    TRAINER_CHECK(micro_batch.step == step && micro_batch.micro == micro, "the loader is at step {} micro-batch {}",
+    const MicroBatch& micro_batch = source();
+    TRAINER_CHECK(micro_batch.step == step && micro_batch.micro == micro, "the source is at step {} micro-batch {}",
                   micro_batch.step, micro_batch.micro);
     if (observer_) observer_(micro_batch);
     const Batch batch = upload(micro_batch);
@@ -128,9 +128,9 @@ void Engine::poison_gradients() {
   }
 }
 
-const UpdateState& Engine::step(Loader& loader, std::int64_t step, double lr) {
+const UpdateState& Engine::step(const MicroBatchSource& source, std::int64_t step, double lr) {
   fault_.at("forward");
-  compute_gradients(loader, step);
+  compute_gradients(source, step);
   fault_.at("gradients");
   poison_gradients();
   ops::fill(ctx_, {.x = parts_->norm.col_range(0, 1), .value = 0.0});
@@ -149,10 +149,10 @@ const UpdateState& Engine::step(Loader& loader, std::int64_t step, double lr) {
   return state_;
 }
 
-EvalResult Engine::evaluate(Loader& loader, std::int64_t steps) {
+EvalResult Engine::evaluate(const MicroBatchSource& source, std::int64_t steps) {
   zero_sums();
   for (std::int64_t i = 0; i < steps * accumulation_steps(config_); ++i) {
-    const Batch batch = upload(loader.next());
+    const Batch batch = upload(source());
     const Pass pass{.ctx = ctx_, .tp = tp_, .batch = batch, .dropout_key = 0, .dropout = false};
     parts_->model.evaluate(pass, parts_->weights, parts_->sums);
   }

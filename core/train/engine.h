@@ -13,6 +13,9 @@
 
 namespace trainer {
 
+/// Where micro-batches come from: the next one of this rank. A Loader, as a rule.
+using MicroBatchSource = std::function<const MicroBatch&()>;
+
 /// Loss of an evaluation over all ranks.
 struct EvalResult {
   double loss = 0.0;  // mean over target tokens, nats
@@ -28,15 +31,15 @@ class Engine {
   /// Weights of a new run: drawn from the seed by global element index.
   void initialize();
 
-  /// One step over `accumulation` micro-batches of `loader`. Returns the decision and the figures of the step.
-  const UpdateState& step(Loader& loader, std::int64_t step, double lr);
+  /// One step over `accumulation` micro-batches of `source`. Returns the decision and the figures of the step.
+  const UpdateState& step(const MicroBatchSource& source, std::int64_t step, double lr);
 
   /// Forward and backward only: gradients of one step, reduced over ranks, stored as sink().shard(): scaled by
   /// loss_scale / (global batch x T). step() is this and the update.
-  void compute_gradients(Loader& loader, std::int64_t step);
+  void compute_gradients(const MicroBatchSource& source, std::int64_t step);
 
-  /// Mean loss over `steps` global batches of `loader`. Touches no training state.
-  EvalResult evaluate(Loader& loader, std::int64_t steps);
+  /// Mean loss over `steps` global batches of `source`. Touches no training state.
+  EvalResult evaluate(const MicroBatchSource& source, std::int64_t steps);
 
   const Config& config() const { return config_; }
   const Context& context() const { return ctx_; }
@@ -47,6 +50,8 @@ class Engine {
   WeightSource& weights() { return parts_->weights; }
   GradSink& sink() { return parts_->sink; }
   Optimizer& optimizer() { return parts_->optimizer; }
+  /// Loss, z-loss and target tokens of the last compute_gradients() or evaluate(), summed over all ranks.
+  const double* sums() const { return parts_->sums.as<double>(); }
   UpdateState& update_state() { return state_; }
   const TensorParallel& tensor_parallel() const { return tp_; }
 

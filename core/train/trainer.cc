@@ -177,7 +177,7 @@ void Trainer::evaluate() {
   const std::int64_t all = (windows + batch - 1) / batch;
   const std::int64_t steps = config_.eval.batches == 0 ? all : std::min(all, config_.eval.batches);
   Loader loader(*validation_data_, Sampler::in_order(windows), loader_shape(config_, engine_.mesh()), 0);
-  last_eval_ = engine_.evaluate(loader, steps);
+  last_eval_ = engine_.evaluate([&]() -> const MicroBatch& { return loader.next(); }, steps);
   meter_->resume(monotonic_seconds());
 }
 
@@ -227,7 +227,7 @@ ExitCode Trainer::run() {
     fault_.set_step(step_ + 1);
     fault_.at("step");
     const double lr = learning_rate(config_.lr_scheduler, config_.optimizer.lr, step_, total_steps_);
-    const UpdateState& state = engine_.step(*loader_, step_, lr);
+    const UpdateState& state = engine_.step([this]() -> const MicroBatch& { return loader_->next(); }, step_, lr);
     ++step_;
     meter_->step_done();
     const bool last = step_ == total_steps_;

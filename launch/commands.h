@@ -1,0 +1,39 @@
+// One function a subcommand. Each gets its parsed options and returns the exit code; errors are thrown.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "core/runtime/check.h"
+#include "data/prepare.h"
+
+namespace trainer {
+class Bootstrap;
+
+struct ConfigOptions {
+  std::vector<std::string> files;
+  std::vector<std::string> sets;
+};
+
+struct DataCheckOptions {
+  std::vector<std::string> files;
+  std::string format = "auto";
+  std::int64_t vocab_size = 0;
+};
+
+/// `trainer [train]`: trains, on all ranks of the job.
+ExitCode command_train(const ConfigOptions& options, Bootstrap& bootstrap);
+/// `trainer --print-config`: the resolved configuration with the origin of each value.
+ExitCode command_print_config(const ConfigOptions& options, int world_size);
+/// `trainer config docs|schema|keys [SECTION]`
+ExitCode command_config(const std::string& what, const std::string& section);
+/// `trainer data prepare`
+ExitCode command_data_prepare(const PrepareOptions& options);
+/// `trainer data check`
+ExitCode command_data_check(const DataCheckOptions& options);
+/// `trainer checkpoint show|verify PATH`
+ExitCode command_checkpoint(const std::string& what, const std::string& path);
+
+/// The text of `trainer --version`.
+std::string version_text();
+
+}  // namespace trainer

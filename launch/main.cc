@@ -1,0 +1,125 @@
+// The command line: what can be asked, and how errors end the process.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <exception>
+#include <functional>
+
+#include "launch/bootstrap.h"
+#include "launch/commands.h"
+#include "launch/version.h"
+
+namespace trainer {
+
+std::string version_text() {
+  using namespace build;
+  std::string text = fmt::format("trainer {}\n  compiler   {} ({})\n  MPI        {}\n  CUDA       {}\n", kVersion,
+                                 kCompiler, kBuildType, kMpi, kCuda);
+  if (*kSanitizers != '\0') text += fmt::format("  sanitizers {}\n", kSanitizers);
+  return text;
+}
+
+namespace {
+
+constexpr const char* kIntroduction =
+    R"(Trains transformer language models. One process is one rank; the launcher says how many:
+
+  trainer --config configs/tiny.yaml                     one process
+  mpirun -np 4 trainer --config configs/tiny.yaml        four ranks
+  trainer --config a.yaml --set optimizer.lr=1e-4        change one key
+  trainer --config a.yaml --print-config                 what would run, and where each value comes from
+  trainer config keys optimizer                          what can be set, and what it means
+
+A run goes on from its newest checkpoint when it is started again (checkpoint.load: auto).)";
+
+constexpr const char* kExitCodes =
+    R"(Exit codes: 0 done, 2 configuration, 3 data, 4 checkpoint, 5 memory, 6 diverged, 7 communication,
+75 stopped by a signal after saving (start again to go on), 1 anything else.)";
+
+/// Everything that can be asked on the command line, and the function that answers.
+struct CommandLine {
+  CLI::App app{kIntroduction, "trainer"};
+  ConfigOptions config;
+  bool print_config = false;
+  std::string config_what, config_section, checkpoint_what, checkpoint_path;
+  PrepareOptions prepare;
+  DataCheckOptions data_check;
+  CLI::App *train = nullptr, *config_command = nullptr, *data = nullptr, *data_prepare = nullptr,
+           *data_check_command = nullptr, *checkpoint = nullptr;
+
+  CommandLine() {
+    app.footer(kExitCodes);
+    app.set_version_flag("--version", version_text());
+    app.require_subcommand(0, 1);
+    add_config_options(app);
+    train = app.add_subcommand("train", "Train (also without this word)");
+    add_config_options(*train);
+
+    config_command = app.add_subcommand("config", "What can be configured");
+    config_command
+        ->add_option("what", config_what,
+                     "keys: all keys with their meaning; docs: the same as Markdown; schema: JSON Schema")
+        ->required()
+        ->check(CLI::IsMember({"keys", "docs", "schema"}));
+    config_command->add_option("section", config_section, "keys: of this section only");
+
+    data = app.add_subcommand("data", "Make and check token shards");
+    data->require_subcommand(1);
+    data_prepare = data->add_subcommand("prepare", "Text files to token shards");
+    data_prepare->add_option("--input", prepare.inputs, "Text files, folders or patterns; a file is a document")
+        ->required();
+    data_prepare->add_option("--output-dir", prepare.output_dir, "Folder for the shards")->required();
+    data_prepare->add_option("--tokenizer", prepare.tokenizer, "bytes")->capture_default_str();
+    data_prepare->add_option("--validation-fraction", prepare.validation_fraction, "Share at the end that is held out")
+        ->capture_default_str();
+    data_prepare->add_option("--shard-tokens", prepare.shard_tokens, "Tokens in a shard at most")
+        ->capture_default_str();
+    data_prepare->add_flag("--overwrite", prepare.overwrite, "Replace shards that are there");
+    data_check_command = data->add_subcommand("check", "Read shards whole and check every id");
+    data_check_command->add_option("files", data_check.files, "Shards, folders or patterns")->required();
+    data_check_command->add_option("--vocab-size", data_check.vocab_size, "Ids must be below this")->required();
+    data_check_command->add_option("--format", data_check.format, "As data.format")->capture_default_str();
+
+    checkpoint = app.add_subcommand("checkpoint", "Look into a checkpoint");
+    checkpoint
+        ->add_option("what", checkpoint_what, "show: what is in it; verify: read it whole and compare all checksums")
+        ->required()
+        ->check(CLI::IsMember({"show", "verify"}));
+    checkpoint->add_option("path", checkpoint_path, "The checkpoint's folder")->required();
+  }
+
+  void add_config_options(CLI::App& command) {
+    command.add_option("--config", config.files, "YAML file; several are merged, later ones win");
+    command.add_option("--set", config.sets, "section.key=value; wins over files and TRAINER__SECTION__KEY variables");
+    command.add_flag("--print-config", print_config, "Print the resolved configuration and stop");
+  }
+
+  ExitCode run(Bootstrap& bootstrap) {
+    if (*config_command) return command_config(config_what, config_section);
+    if (*data_prepare) return command_data_prepare(prepare);
+    if (*data_check_command) return command_data_check(data_check);
+    if (*checkpoint) return command_checkpoint(checkpoint_what, checkpoint_path);
+    if (config.files.empty() && config.sets.empty())
+      fail(ExitCode::config, "nothing to do: give --config FILE (see trainer --help)");
+    if (print_config) {
+      if (bootstrap.rank() != 0) return ExitCode::ok;
+      return command_print_config(config, bootstrap.size());
+    }
+    return command_train(config, bootstrap);
+  }
+};
+
+}  // namespace
+}  // namespace trainer
+
+int main(int argc, char** argv) {
+  using namespace trainer;
+  CommandLine line;
+  try {
+    line.app.parse(argc, argv);
+  } catch (const CLI::ParseError& e) {
+    const bool asked = e.get_exit_code() == 0;  // --help, --version
+    line.app.exit(e);
+    return static_cast<int>(asked ? ExitCode::ok : ExitCode::config);
+  }
+  return run_reporting_errors(argc, argv, [&](Bootstrap& bootstrap) { return line.run(bootstrap); });
+}

@@ -1,0 +1,59 @@
+// The whole model's gradient against finite differences in float64, for every parameter of every family.
+#include <gtest/gtest.h>
+
+#include "parallel/self_communicator.h"
+#include "tests/support/engine_harness.h"
+#include "tests/support/goldens.h"
+#include "tests/support/gradcheck.h"
+
+namespace trainer::test {
+namespace {
+
+/// A model small enough for differences of every element.
+std::vector<std::string> tiny(std::vector<std::string> more) {
+  std::vector<std::string> sets = {"model.hidden_size=8",      "model.num_attention_heads=2", "model.head_dim=4",
+                                   "model.vocab_size=19",      "model.intermediate_size=6",   "train.seq_length=8",
+                                   "train.micro_batch_size=2", "train.global_batch_size=2",   "model.sliding_window=0"};
+  sets.insert(sets.end(), more.begin(), more.end());
+  return sets;
+}
+
+void check_all_gradients(const Config& config) {
+  const FaultPlan no_fault;
+  Engine engine(config, {}, std::make_unique<SelfCommunicator>(), no_fault);
+  load_golden_weights(engine);
+  SampleSource source(engine);
+  engine.compute_gradients(source.source(), 0);
+  const double tokens = static_cast<double>(config.train.global_batch_size * config.train.seq_length);
+  const auto loss = [&] {  // the sum over targets, divided as the stored gradients are
+    source.seek(0);
+    engine.compute_gradients(source.source(), 0);
+    return engine.sums()[0] / tokens + engine.sums()[1] / tokens;
+  };
+  const ParamLayout& layout = engine.model().layout();
+  for (ParamId id = 0; id < layout.num_params(); ++id) {
+    const ParamDecl& decl = layout.decl(id);
+    const Tensor weight = layout.view(engine.weights().acquire(engine.context(), decl.block), id);
+    const Tensor stored = layout.view(engine.sink().grads(decl.block), id);
+    const auto n = static_cast<std::size_t>(decl.rows * decl.cols);
+    const std::vector<double> gradient(stored.as<double>(), stored.as<double>() + n);
+    EXPECT_TRUE(testing::gradient_matches(std::span(weight.as<double>(), n), gradient, loss)) << decl.name;
+  }
+}
+
+class GradientTest : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(GradientTest, EveryParameter) {
+  check_all_gradients(family_config(GetParam(), tiny({}), 1));
+}
+
+TEST_P(GradientTest, WithDropoutAndZLoss) {
+  check_all_gradients(family_config(
+      GetParam(), tiny({"model.hidden_dropout=0.2", "model.attention_dropout=0.3", "train.z_loss=0.01"}), 1));
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, GradientTest, ::testing::ValuesIn(kGoldenFamilies),
+                         [](const auto& info) { return std::string(info.param); });
+
+}  // namespace
+}  // namespace trainer::test
