@@ -120,18 +120,23 @@ bool in_range(double value, const Range& range) {
 
 std::string range_text(const Range& range) {
   const bool has_low = std::isfinite(range.low);
-  const bool has_high = std::isfinite(range.high);
+  const bool has_high = range.high < max_size;
   if (has_low && range.low == range.high) return format_real(range.low);
-  const std::string low = (range.low_is_open ? "above " : "at least ") + format_real(range.low);
-  const std::string high = (range.high_is_open ? "below " : "at most ") + format_real(range.high);
-  if (has_low && has_high) return low + " and " + high;
-  return has_low ? low : has_high ? high : std::string();
+  if (has_low && has_high && !range.low_is_open && !range.high_is_open) {
+    return fmt::format("from {} to {}", format_real(range.low), format_real(range.high));
+  }
+  std::string text;
+  if (has_low) text = fmt::format("{} {}", range.low_is_open ? "above" : "at least", format_real(range.low));
+  if (has_low && has_high) text += " and ";
+  if (has_high) text += fmt::format("{} {}", range.high_is_open ? "below" : "at most", format_real(range.high));
+  return text;
 }
 
 std::string expectation(const ConfigItem& item) {
-  const std::string range = range_text(item.range);
   const auto number = [&](const char* kind) {
-    return range.empty() ? std::string(kind) : fmt::format("{}, {}", kind, range);
+    if (item.range.low == item.range.high) return format_real(item.range.low);
+    const std::string range = range_text(item.range);
+    return range.empty() ? std::string(kind) : fmt::format("{} {}", kind, range);
   };
   return std::visit(
       Overloaded{[](bool*) { return std::string("true or false"); },

@@ -50,12 +50,13 @@ Schema schema_of(Config& config);
 /// "integer", "number", "true or false", "text", "list of texts" or "choice".
 std::string type_name(const ConfigItem& item);
 
-/// What a key accepts, in words: "an integer of at least 0", "one of adamw, sgd".
+/// What a key accepts, in words: "an integer at least 0", "one of adamw, sgd".
 std::string expectation(const ConfigItem& item);
 
 bool in_range(double value, const Range& range);
 
-/// The range in words, empty where every value is allowed: "at least 0 and below 1".
+/// The range in words, empty where every value is allowed: "at least 0 and below 1". max_size and above count as no
+/// limit.
 std::string range_text(const Range& range);
 
 /// The value as YAML: numbers so that they read back to the same bits, text in quotes where YAML would read it
