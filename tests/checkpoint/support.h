@@ -1,0 +1,115 @@
+// What the checkpoint tests share: a group of one, folders that vanish, and a model that is nothing but tensors of known
+// bits.
+#pragma once
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "core/checkpoint/load.h"
+#include "core/checkpoint/save.h"
+#include "parallel/communicator.h"
+
+namespace trainer::checkpoint_test {
+
+/// A process alone: every collective is the identity.
+class OneRank : public Communicator {
+ public:
+  int rank() const override { return 0; }
+  int size() const override { return 1; }
+  const std::string& name() const override { return name_; }
+  void all_reduce(const Context&, const Tensor&, ReduceOp) override {}
+  void reduce_scatter(const Context&, const Tensor& in, const Tensor& out) override { copy(in, out); }
+  void all_gather(const Context&, const Tensor& in, const Tensor& out) override { copy(in, out); }
+  void broadcast(const Context&, const Tensor&, int) override {}
+  void barrier() override {}
+  std::unique_ptr<Communicator> split(int, int, const std::string&) override { return std::make_unique<OneRank>(); }
+
+ private:
+  static void copy(const Tensor& in, const Tensor& out) {
+    if (in.data != out.data) std::memcpy(out.data, in.data, static_cast<std::size_t>(in.bytes()));
+  }
+  std::string name_ = "one";
+};
+
+class TemporaryFolder {
+ public:
+  TemporaryFolder();
+  ~TemporaryFolder();
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  const std::string& path() const { return path_; }
+  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
+
+ private:
+  std::string path_;
+};
+
+/// Small random numbers with a fixed seed.
+class Random {
+ public:
+  explicit Random(std::uint64_t seed) : key_(seed) {}
+  std::uint64_t bits();
+  /// In [first, last].
+  std::int64_t between(std::int64_t first, std::int64_t last);
+
+ private:
+  std::uint64_t key_;
+  std::uint64_t counter_ = 0;
+};
+
+struct LiveTensor {
+  std::string name;
+  TensorShape shape;
+  Dtype dtype;
+  std::vector<std::byte> data;  // the whole tensor, row-major
+};
+
+struct Model {
+  std::vector<LiveTensor> tensors;
+  std::int64_t writes = 0;  // calls of write() so far
+  std::int64_t reads = 0;
+  std::function<void()> on_read;  // called before each read
+
+  /// Every element type, vectors and matrices, names with groups.
+  static Model of_all_dtypes();
+  static Model small();
+  /// Bits that depend on the seed, the tensor and the element, NaNs among them.
+  void fill(std::uint64_t seed);
+  void clear();
+  bool same_bits(const Model& other) const;
+  /// A piece of tensor number `index`. The model must outlive it.
+  Piece piece(std::size_t index, const Box& box);
+  /// One piece a tensor.
+  std::vector<Piece> whole();
+  /// Each tensor cut into boxes at random.
+  std::vector<Piece> tiled(Random& random);
+};
+
+/// A box cut into boxes at random, `cuts` times at most.
+std::vector<Box> random_tiling(const Box& whole, Random& random, int cuts);
+
+SaveRequest request_for(const std::string& save_dir, std::int64_t step, std::vector<Piece> pieces);
+
+/// Saves the model filled with `step` as its seed.
+SaveResult save_step(const std::string& save_dir, std::int64_t step, std::int64_t keep_last = 0);
+/// What find_checkpoint with load: auto gives, its warnings appended to `warnings`.
+std::optional<CheckpointInfo> find_auto(const std::string& save_dir, std::vector<std::string>* warnings = nullptr);
+/// The checkpoint holds what save_step saved for its step.
+void expect_content(const CheckpointInfo& info);
+
+/// Names in a folder, sorted.
+std::vector<std::string> names_in(const std::string& folder);
+std::string read_file(const std::string& path);
+void write_file(const std::string& path, const std::string& text);
+void flip_bit(const std::string& path, std::int64_t byte, int bit);
+
+/// Runs `work`, expects an Error with this code, and returns its message.
+std::string error_of(ExitCode code, const std::function<void()>& work);
+/// Message of a test failure when `text` lacks `part`.
+void expect_contains(const std::string& text, const std::string& part);
+
+}  // namespace trainer::checkpoint_test
