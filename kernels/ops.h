@@ -301,6 +301,12 @@ struct ShardTensors {
   Tensor master;  // [1, n] f32; fp16 only
   Tensor grad;    // [1, n] A
   Tensor m, v;    // [1, n] f64, f32 or bf16; sgd has only m, absent without momentum
+
+  /// Elements [first, first + count) of each tensor that is there.
+  ShardTensors flat_range(std::int64_t first, std::int64_t count) const {
+    const auto part = [&](const Tensor& tensor) { return tensor ? tensor.flat_range(first, count) : Tensor{}; };
+    return {part(weight), part(low), part(master), part(grad), part(m), part(v)};
+  }
 };
 /// AdamW (Loshchilov and Hutter 2019), one pass: g = grad * grad_factor; m, v; bias correction by state->updates
 /// (already counted); decay on the weight. Nothing is written when state->skipped. bf16 moments are rounded

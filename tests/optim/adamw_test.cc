@@ -146,7 +146,7 @@ TEST(AdamW, ShardsTogetherAreTheWholeBitForBit) {
         args.first_index = 11;
         ops::adamw(Context{}, args);
         for (std::size_t cut = 0; cut + 1 < std::size(kCuts); ++cut) {
-          args.shard = pieces.part(kCuts[cut], kCuts[cut + 1] - kCuts[cut]);
+          args.shard = pieces.tensors().flat_range(kCuts[cut], kCuts[cut + 1] - kCuts[cut]);
           args.first_index = 11 + kCuts[cut];
           ops::adamw(Context{}, args);
         }

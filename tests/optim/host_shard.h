@@ -28,13 +28,6 @@ class HostShard {
 
   const ops::ShardTensors& tensors() const { return tensors_; }
 
-  /// Elements [first, first + count).
-  ops::ShardTensors part(std::int64_t first, std::int64_t count) const {
-    const auto range = [&](const Tensor& t) { return t ? t.flat_range(first, count) : Tensor{}; };
-    return {range(tensors_.weight), range(tensors_.low), range(tensors_.master),
-            range(tensors_.grad),   range(tensors_.m),   range(tensors_.v)};
-  }
-
   void write_master(std::vector<double> values) const {
     ops::master_write(Context{}, {tensor_over(values.data(), Dtype::f64, 1, n_), tensors_});
   }

@@ -93,9 +93,9 @@ TEST(Sgd, ShardsTogetherAreTheWholeBitForBit) {
     for (const HostShard* shard : {&whole, &pieces}) shard->write_grad(normals(4, static_cast<std::uint64_t>(t), kN));
     ops::SgdArgs args{.shard = whole.tensors(), .state = &state, .lr = kLr, .momentum = 0.9, .rounding_key = 5};
     ops::sgd(Context{}, args);
-    args.shard = pieces.part(0, kCut);
+    args.shard = pieces.tensors().flat_range(0, kCut);
     ops::sgd(Context{}, args);
-    args.shard = pieces.part(kCut, kN - kCut);
+    args.shard = pieces.tensors().flat_range(kCut, kN - kCut);
     args.first_index = kCut;
     ops::sgd(Context{}, args);
   }

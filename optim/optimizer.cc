@@ -1,0 +1,195 @@
+#include "optim/optimizer.h"
+
+#include <algorithm>
+#include <string_view>
+#include <utility>
+
+#include "core/runtime/rng.h"
+
+namespace trainer {
+namespace {
+
+/// Elements drawn at once by initialize(): 8 MiB of float64.
+constexpr std::int64_t kInitialElements = std::int64_t{1} << 20;
+
+Dtype moments_dtype(const Config& config) {
+  switch (config.optimizer.moments_dtype) {
+    case MomentsDtype::bf16:
+      return Dtype::bf16;
+    case MomentsDtype::float32:
+      return Dtype::f32;
+    case MomentsDtype::automatic:
+      break;
+  }
+  return accumulator_dtype(weight_dtype(config.precision.dtype));
+}
+
+/// initial_values, rows shared out to the threads.
+void draw_rows(const ParamDecl& decl, const LocalParam& part, std::uint64_t seed, double* values) {
+#pragma omp parallel for schedule(static)
+  for (std::int64_t row = 0; row < part.rows; ++row) {
+    LocalParam one = part;
+    one.rows = 1;
+    one.global_row += row;
+    initial_values(decl, one, seed, values + row * part.cols);
+  }
+}
+
+/// Rows of the local part that are not padding.
+std::int64_t real_rows(const ParamDecl& decl, const LocalParam& local) {
+  return std::clamp<std::int64_t>(decl.rows - local.global_row, 0, local.rows);
+}
+
+}  // namespace
+
+Optimizer::Optimizer(const Config& config, const ParamLayout& layout, const Mesh& mesh, Arena& arena)
+    : layout_(layout),
+      config_(config.optimizer),
+      seed_(static_cast<std::uint64_t>(config.train.seed)),
+      weight_dtype_(weight_dtype(config.precision.dtype)),
+      moments_dtype_(moments_dtype(config)),
+      has_m_(config_.name == OptimizerName::adamw || config_.momentum != 0.0),
+      has_v_(config_.name == OptimizerName::adamw) {
+  const auto take = [&](bool wanted, MemoryClass memory_class, std::string_view name, std::int64_t count, Dtype dtype) {
+    return wanted ? arena.take(memory_class, name, 1, count, dtype) : Tensor{};
+  };
+  for (int block = 0; block < layout.num_blocks(); ++block) {
+    Shard shard;
+    shard.range = layout.shard(block, mesh.zero().rank(), mesh.zero().size());
+    const std::int64_t n = shard.range.count;
+    shard.state.low = take(weight_dtype_ == Dtype::bf16, MemoryClass::masters, "low bits of masters", n, Dtype::u16);
+    shard.state.master = take(weight_dtype_ == Dtype::f16, MemoryClass::masters, "float32 masters", n, Dtype::f32);
+    shard.state.m = take(has_m_, MemoryClass::moments, "first moments", n, moments_dtype_);
+    shard.state.v = take(has_v_, MemoryClass::moments, "second moments", n, moments_dtype_);
+    shard.segments = find_segments(block, shard.range);
+    shards_.push_back(std::move(shard));
+  }
+}
+
+std::vector<Optimizer::Segment> Optimizer::find_segments(int block, const FlatRange& range) const {
+  std::vector<Segment> segments;
+  for (const ParamId id : layout_.params(block)) {
+    const ParamDecl& decl = layout_.decl(id);
+    const LocalParam& local = layout_.local(id);
+    const std::int64_t first = std::max(local.offset, range.first);
+    const std::int64_t end = std::min(local.offset + real_rows(decl, local) * local.cols, range.first + range.count);
+    if (decl.trainable && first < end) segments.push_back({id, first - range.first, first - local.offset, end - first});
+  }
+  return segments;
+}
+
+void Optimizer::initialize(const Context& ctx, WeightSource& weights) {
+  std::vector<double> values;
+  for (int block = 0; block < layout_.num_blocks(); ++block) {
+    const Tensor whole = weights.acquire(ctx, block);
+    for (const ParamId id : layout_.params(block)) {
+      const LocalParam& local = layout_.local(id);
+      const std::int64_t rows_at_once = std::max<std::int64_t>(kInitialElements / local.cols, 1);
+      for (std::int64_t row = 0; row < local.rows; row += rows_at_once) {
+        LocalParam part = local;
+        part.rows = std::min(rows_at_once, local.rows - row);
+        part.global_row += row;
+        values.resize(static_cast<std::size_t>(part.numel()));
+        draw_rows(layout_.decl(id), part, seed_, values.data());
+        write_values(ctx, values, local.offset + row * local.cols, whole, weights.shard(block),
+                     shards_[static_cast<std::size_t>(block)]);
+      }
+    }
+    weights.release(ctx, block);
+  }
+}
+
+/// `values` for the elements of the block from `offset` on.
+void Optimizer::write_values(const Context& ctx, const std::vector<double>& values, std::int64_t offset,
+                             const Tensor& whole, const Tensor& shard_weight, const Shard& shard) const {
+  const auto count = static_cast<std::int64_t>(values.size());
+  // Ops read their inputs; Tensor has no const form.
+  const Tensor in = tensor_over(const_cast<double*>(values.data()), Dtype::f64, 1, count);
+  ops::ShardTensors everywhere;
+  everywhere.weight = whole.flat_range(offset, count);
+  ops::master_write(ctx, {in, everywhere});
+
+  const std::int64_t first = std::max(offset, shard.range.first);
+  const std::int64_t end = std::min(offset + count, shard.range.first + shard.range.count);
+  if (first >= end) return;
+  ops::ShardTensors exact = shard.state;
+  exact.weight = shard_weight;
+  ops::master_write(
+      ctx, {in.flat_range(first - offset, end - first), exact.flat_range(first - shard.range.first, end - first)});
+}
+
+void Optimizer::accumulate_norm(const Context& ctx, GradSink& grads, const Tensor& norm) {
+  for (int block = 0; block < layout_.num_blocks(); ++block) {
+    const Tensor grad = grads.shard(block);
+    for (const Segment& segment : shards_[static_cast<std::size_t>(block)].segments)
+      ops::squared_norm(ctx, {.x = grad.flat_range(segment.offset, segment.count),
+                              .result = norm,
+                              .tensor_index = segment.id,
+                              .counted = layout_.local(segment.id).copy_index == 0});
+  }
+}
+
+void Optimizer::reduce_norm(const Context& ctx, const Mesh& mesh, const Tensor& norm) {
+  const Tensor sum = norm.flat_range(0, 1);
+  mesh.tp().all_reduce(ctx, sum, ReduceOp::sum);
+  mesh.zero().all_reduce(ctx, sum, ReduceOp::sum);
+  mesh.world().all_reduce(ctx, norm.flat_range(1, 1), ReduceOp::min);
+}
+
+void Optimizer::step(const Context& ctx, WeightSource& weights, GradSink& grads, const UpdateState* state, double lr) {
+  for (int block = 0; block < layout_.num_blocks(); ++block) {
+    const Shard& shard = shards_[static_cast<std::size_t>(block)];
+    ops::ShardTensors tensors = shard.state;
+    tensors.weight = weights.shard(block);
+    tensors.grad = grads.shard(block);
+    for (const Segment& segment : shard.segments) update_segment(ctx, segment, tensors, state, lr);
+    weights.updated(ctx, block);
+  }
+}
+
+/// One op for the segment. Only stochastic rounding needs global element indices, and only there a parameter that is
+/// split on its columns, whose rows are not neighbours in the global tensor, takes one op a row.
+void Optimizer::update_segment(const Context& ctx, const Segment& segment, const ops::ShardTensors& shard,
+                               const UpdateState* state, double lr) const {
+  const ParamDecl& decl = layout_.decl(segment.id);
+  const LocalParam& local = layout_.local(segment.id);
+  const bool row_by_row = moments_dtype_ == Dtype::bf16 && local.cols != decl.cols;
+  std::int64_t done = 0;
+  while (done < segment.count) {
+    const std::int64_t row = (segment.first + done) / local.cols;
+    const std::int64_t col = (segment.first + done) % local.cols;
+    const std::int64_t left = segment.count - done;
+    const std::int64_t count = row_by_row ? std::min(local.cols - col, left) : left;
+    update_run(ctx, segment.id, shard.flat_range(segment.offset + done, count),
+               (local.global_row + row) * decl.cols + local.global_col + col, state, lr);
+    done += count;
+  }
+}
+
+void Optimizer::update_run(const Context& ctx, ParamId id, const ops::ShardTensors& run, std::int64_t first_index,
+                           const UpdateState* state, double lr) const {
+  const ParamDecl& decl = layout_.decl(id);
+  const double weight_decay = decl.decay ? config_.weight_decay : 0.0;
+  const std::uint64_t rounding_key = mix_key(mix_key(seed_, "moments"), decl.name);
+  if (config_.name == OptimizerName::adamw)
+    ops::adamw(ctx, {.shard = run,
+                     .state = state,
+                     .lr = lr,
+                     .beta1 = config_.beta1,
+                     .beta2 = config_.beta2,
+                     .eps = config_.eps,
+                     .weight_decay = weight_decay,
+                     .rounding_key = rounding_key,
+                     .first_index = first_index});
+  else
+    ops::sgd(ctx, {.shard = run,
+                   .state = state,
+                   .lr = lr,
+                   .momentum = config_.momentum,
+                   .weight_decay = weight_decay,
+                   .nesterov = config_.nesterov,
+                   .rounding_key = rounding_key,
+                   .first_index = first_index});
+}
+
+}  // namespace trainer

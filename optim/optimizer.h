@@ -1,0 +1,83 @@
+// The optimizer: flat shards of parameters. It knows no layers; what it does with an element follows from the
+// parameter's declaration.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "core/config/config.h"
+#include "core/runtime/arena.h"
+#include "core/runtime/param.h"
+#include "kernels/ops.h"
+#include "parallel/grad_sink.h"
+#include "parallel/mesh.h"
+#include "parallel/weight_source.h"
+
+namespace trainer {
+
+/// Holds, for every block, the state of this rank's ZeRO shard: low bits (bf16) or float32 masters (fp16), and the
+/// moments. Weights and gradients belong to the weight source and the gradient sink, and are seen here as shards.
+///
+/// One step: accumulate_norm, reduce_norm, ops::prepare_update (the trainer calls it: it owns the UpdateState), step.
+class Optimizer {
+ public:
+  /// Takes the state from the classes masters and moments of `arena`, which fills it with zeros. `layout` must outlive
+  /// the optimizer.
+  Optimizer(const Config& config, const ParamLayout& layout, const Mesh& mesh, Arena& arena);
+
+  /// Draws the initial values by global element index: every weight of the block, and the exact values of this rank's
+  /// shard, so that the model is the same in any layout. Host memory only; once, before the first step.
+  void initialize(const Context& ctx, WeightSource& weights);
+
+  /// norm [1, 2] f64 += what this rank knows: the sum of squares of its shard (a parameter that several tp ranks hold
+  /// is counted by copy 0 alone), and the least ParamId with a non-finite gradient (all copies look). The caller sets
+  /// it to (0, inf) first. Padding and parameters that are not trainable take no part.
+  void accumulate_norm(const Context& ctx, GradSink& grads, const Tensor& norm);
+  /// norm becomes the same on every rank: the sum over the tp ranks and the ranks that share a ZeRO state (other
+  /// data-parallel ranks hold the same reduced gradients and must not count twice), the first bad tensor over all.
+  static void reduce_norm(const Context& ctx, const Mesh& mesh, const Tensor& norm);
+
+  /// Applies the update that prepare_update decided (nothing when state->skipped), then lets the weight source make the
+  /// blocks whole again. `lr` is that of this step.
+  void step(const Context& ctx, WeightSource& weights, GradSink& grads, const UpdateState* state, double lr);
+
+  /// The state of a block's shard: low, master, m and v, absent where this run has none. `weight` and `grad` are
+  /// absent: the caller puts weight_source.shard(block) beside them to read or write exact values.
+  const ops::ShardTensors& tensors(int block) const { return shards_[static_cast<std::size_t>(block)].state; }
+  /// Which elements of the block these are.
+  FlatRange range(int block) const { return shards_[static_cast<std::size_t>(block)].range; }
+  bool has_m() const { return has_m_; }
+  bool has_v() const { return has_v_; }
+
+ private:
+  /// The part of one trainable parameter that lies in this shard, without padding rows.
+  struct Segment {
+    ParamId id = 0;
+    std::int64_t offset = 0;  // from the start of the shard
+    std::int64_t first = 0;   // element of the local parameter, row by row
+    std::int64_t count = 0;
+  };
+  struct Shard {
+    FlatRange range;
+    ops::ShardTensors state;
+    std::vector<Segment> segments;
+  };
+
+  std::vector<Segment> find_segments(int block, const FlatRange& range) const;
+  void write_values(const Context& ctx, const std::vector<double>& values, std::int64_t offset, const Tensor& whole,
+                    const Tensor& shard_weight, const Shard& shard) const;
+  void update_segment(const Context& ctx, const Segment& segment, const ops::ShardTensors& shard,
+                      const UpdateState* state, double lr) const;
+  void update_run(const Context& ctx, ParamId id, const ops::ShardTensors& run, std::int64_t first_index,
+                  const UpdateState* state, double lr) const;
+
+  const ParamLayout& layout_;
+  OptimizerConfig config_;
+  std::uint64_t seed_;
+  Dtype weight_dtype_;
+  Dtype moments_dtype_;
+  bool has_m_;
+  bool has_v_;
+  std::vector<Shard> shards_;
+};
+
+}  // namespace trainer
