@@ -1,0 +1,131 @@
+#include <gtest/gtest.h>
+
+#include "kernels/ops.h"
+#include "tests/kernels/host_tensor.h"
+#include "tests/support/gradcheck.h"
+
+namespace trainer::testing {
+namespace {
+
+const Context kCpu{};
+constexpr Dtype kFloats[] = {Dtype::f64, Dtype::f32, Dtype::bf16, Dtype::f16};
+
+TEST(Fill, SetsRowsAndNothingBetween) {
+  for (const Dtype dtype : kFloats) {
+    HostTensor x(dtype, 3, 5, 2);
+    ops::fill(kCpu, {.x = x, .value = 1.5});
+    EXPECT_EQ(x.values(), std::vector<double>(15, 1.5));
+    EXPECT_TRUE(x.gaps_intact());
+  }
+}
+
+TEST(Cast, BetweenAllTypesRoundsToNearest) {
+  for (const Dtype from : kFloats)
+    for (const Dtype to : kFloats) {
+      const HostTensor in = HostTensor(from, 3, 5, 1).randomise(1);
+      HostTensor out(to, 3, 5, 4);
+      ops::cast(kCpu, {.in = in, .out = out});
+      for (std::int64_t r = 0; r < 3; ++r)
+        for (std::int64_t c = 0; c < 5; ++c) EXPECT_EQ(out.get(r, c), rounded_to(to, in.get(r, c)));
+      EXPECT_TRUE(out.gaps_intact());
+    }
+}
+
+TEST(Cast, Float64ToSixteenBitsRoundsOnce) {
+  // 1 + 2^-8 is a tie in bf16, 1 + 2^-11 one in fp16. What decides is far below fp32's last bit: rounding to fp32
+  // first would lose it.
+  const double tiny = 0x1p-40;
+  HostTensor in(Dtype::f64, 1, 6);
+  const double values[] = {1 + 0x1p-8 + tiny, 1 + 0x1p-8, -(1 + 3 * 0x1p-8 - tiny), 1 + 0x1p-11 + tiny, 1e300, 0x1p-25};
+  for (std::int64_t c = 0; c < 6; ++c) in.set(0, c, values[c]);
+  HostTensor bf16(Dtype::bf16, 1, 6), f16(Dtype::f16, 1, 6);
+  ops::cast(kCpu, {.in = in, .out = bf16});
+  ops::cast(kCpu, {.in = in, .out = f16});
+  EXPECT_EQ(bf16.get(0, 0), 1 + 0x1p-7);
+  EXPECT_EQ(bf16.get(0, 1), 1);
+  EXPECT_EQ(bf16.get(0, 2), -(1 + 0x1p-7));
+  EXPECT_EQ(f16.get(0, 3), 1 + 0x1p-10);
+  EXPECT_EQ(f16.get(0, 4), HUGE_VAL);
+  EXPECT_EQ(bf16.get(0, 4), HUGE_VAL);
+  EXPECT_EQ(f16.get(0, 5), 0);  // half the smallest subnormal: the tie goes to even
+}
+
+TEST(Add, MayOverwriteEitherInput) {
+  const HostTensor a = random_tensor(3, 7, 1), b = random_tensor(3, 7, 2);
+  HostTensor out(Dtype::f64, 3, 7), onto_a = a, onto_b = b;
+  ops::add(kCpu, {.a = a, .b = b, .out = out});
+  ops::add(kCpu, {.a = onto_a, .b = b, .out = onto_a});
+  ops::add(kCpu, {.a = a, .b = onto_b, .out = onto_b});
+  for (std::int64_t r = 0; r < 3; ++r)
+    for (std::int64_t c = 0; c < 7; ++c) EXPECT_EQ(out.get(r, c), a.get(r, c) + b.get(r, c));
+  EXPECT_TRUE(onto_a.same_bits(out));
+  EXPECT_TRUE(onto_b.same_bits(out));
+}
+
+TEST(AddBias, AddsToEveryRowAndItsGradientIsTheColumnSum) {
+  const HostTensor before = random_tensor(5, 70, 1);  // wider than a block of columns
+  HostTensor x = before, bias = random_tensor(70, 1, 2);
+  ops::add_bias(kCpu, {.x = x, .bias = bias});
+  for (std::int64_t r = 0; r < 5; ++r)
+    for (std::int64_t c = 0; c < 70; ++c) EXPECT_EQ(x.get(r, c), before.get(r, c) + bias.get(c, 0));
+
+  HostTensor dbias(Dtype::f64, 70, 1);
+  dbias.fill(1);
+  ops::bias_backward(kCpu, {.dy = before, .dbias = dbias});
+  for (std::int64_t c = 0; c < 70; ++c) {
+    double sum = 1;
+    for (std::int64_t r = 0; r < 5; ++r) sum += before.get(r, c);
+    EXPECT_NEAR(dbias.get(c, 0), sum, 1e-14);
+  }
+}
+
+TEST(Dropout, KeepsByTheGlobalIndexAndRescales) {
+  const std::int64_t rows = 5, cols = 301, row_offset = 7;
+  const DropoutKey key{.p = 0.3, .key = 99};
+  const HostTensor x = random_tensor(rows, cols, 1);
+  HostTensor out(Dtype::f64, rows, cols);
+  ops::dropout(kCpu, {.x = x, .out = out, .dropout = key, .row_offset = row_offset});
+  std::int64_t kept = 0;
+  for (std::int64_t r = 0; r < rows; ++r)
+    for (std::int64_t c = 0; c < cols; ++c) {
+      const bool keep = uniform_at(key.key, static_cast<std::uint64_t>((row_offset + r) * cols + c)) >= key.p;
+      kept += keep;
+      EXPECT_NEAR(out.get(r, c), keep ? x.get(r, c) / 0.7 : 0.0, 1e-15);
+    }
+  const auto n = static_cast<double>(rows * cols);
+  EXPECT_NEAR(static_cast<double>(kept) / n, 0.7, 4 * std::sqrt(0.21 / n));
+}
+
+TEST(Dropout, PartsDrawWhatTheWholeDraws) {
+  const DropoutKey key{.p = 0.5, .key = 3};
+  HostTensor whole = random_tensor(6, 5, 1), parts = whole;
+  ops::dropout(kCpu, {.x = whole, .out = whole, .dropout = key});
+  for (const std::int64_t first : {0, 2})
+    ops::dropout(kCpu, {.x = parts.tensor().row_range(first, first == 0 ? 2 : 4),
+                        .out = parts.tensor().row_range(first, first == 0 ? 2 : 4),
+                        .dropout = key,
+                        .row_offset = first});
+  EXPECT_TRUE(parts.same_bits(whole));
+}
+
+TEST(Dropout, IsItsOwnGradient) {
+  const DropoutKey key{.p = 0.4, .key = 5};
+  HostTensor x = random_tensor(3, 7, 1), out(Dtype::f64, 3, 7), dx = out;
+  const HostTensor dout = random_tensor(3, 7, 2);
+  const auto loss = [&] {
+    ops::dropout(kCpu, {.x = x, .out = out, .dropout = key});
+    return dot(out, dout);
+  };
+  ops::dropout(kCpu, {.x = dout, .out = dx, .dropout = key});
+  EXPECT_TRUE(gradient_matches(x.span(), dx.span(), loss));
+}
+
+TEST(Dropout, ADroppedElementIsZeroWhateverItWasAndPOfOneDropsAll) {
+  HostTensor x(Dtype::f32, 1, 64);
+  x.fill(HUGE_VAL);
+  ops::dropout(kCpu, {.x = x, .out = x, .dropout = {.p = 1.0, .key = 1}});
+  EXPECT_EQ(x.values(), std::vector<double>(64, 0.0));
+}
+
+}  // namespace
+}  // namespace trainer::testing

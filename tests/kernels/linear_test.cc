@@ -1,0 +1,111 @@
+#include <gtest/gtest.h>
+
+#include "kernels/ops.h"
+#include "tests/kernels/host_tensor.h"
+#include "tests/support/gradcheck.h"
+
+namespace trainer::testing {
+namespace {
+
+const Context kCpu{};
+
+struct Shape {
+  std::int64_t tokens, inputs, outputs;
+};
+constexpr Shape kShapes[] = {{1, 1, 1}, {5, 7, 3}, {13, 4, 9}, {3, 17, 1}};
+
+TEST(Linear, HandComputed) {
+  HostTensor x(Dtype::f64, 2, 3), w(Dtype::f64, 2, 3), bias(Dtype::f64, 2, 1), y(Dtype::f64, 2, 2);
+  for (std::int64_t i = 0; i < 6; ++i) {
+    x.span()[static_cast<std::size_t>(i)] = static_cast<double>(i + 1);  // [[1, 2, 3], [4, 5, 6]]
+    w.span()[static_cast<std::size_t>(i)] = i % 2 == 0 ? 1.0 : -2.0;     // [[1, -2, 1], [-2, 1, -2]]
+  }
+  bias.set(0, 0, 10);
+  bias.set(1, 0, 20);
+  ops::linear_forward(kCpu, {.x = x, .w = w, .bias = bias, .y = y});
+  EXPECT_EQ(y.values(), (std::vector<double>{10, 14, 10, 5}));
+  ops::linear_forward(kCpu, {.x = x, .w = w, .bias = bias, .y = y, .accumulate = true});
+  EXPECT_EQ(y.values(), (std::vector<double>{20, 28, 20, 10}));
+}
+
+TEST(Linear, EqualsPlainLoops) {
+  for (const Shape s : kShapes) {
+    const HostTensor x = random_tensor(s.tokens, s.inputs, 1), w = random_tensor(s.outputs, s.inputs, 2);
+    const HostTensor bias = random_tensor(s.outputs, 1, 3), before = random_tensor(s.tokens, s.outputs, 4);
+    for (const bool with_bias : {false, true})
+      for (const bool accumulate : {false, true}) {
+        HostTensor y = before;
+        ops::linear_forward(
+            kCpu, {.x = x, .w = w, .bias = with_bias ? bias.tensor() : Tensor{}, .y = y, .accumulate = accumulate});
+        for (std::int64_t n = 0; n < s.tokens; ++n)
+          for (std::int64_t o = 0; o < s.outputs; ++o) {
+            double expected = (accumulate ? before.get(n, o) : 0.0) + (with_bias ? bias.get(o, 0) : 0.0);
+            for (std::int64_t i = 0; i < s.inputs; ++i) expected += x.get(n, i) * w.get(o, i);
+            EXPECT_NEAR(y.get(n, o), expected, 1e-13);
+          }
+      }
+  }
+}
+
+TEST(Linear, Gradients) {
+  for (const Shape s : kShapes)
+    for (const bool accumulate : {false, true}) {
+      HostTensor x = random_tensor(s.tokens, s.inputs, 1), w = random_tensor(s.outputs, s.inputs, 2);
+      HostTensor bias = random_tensor(s.outputs, 1, 3), y(Dtype::f64, s.tokens, s.outputs);
+      const HostTensor dy = random_tensor(s.tokens, s.outputs, 4);
+      const auto loss = [&] {
+        ops::linear_forward(kCpu, {.x = x, .w = w, .bias = bias, .y = y});
+        return dot(y, dy);
+      };
+      const auto start = [&](const HostTensor& like, std::uint64_t key) {
+        return accumulate ? random_tensor(like.rows(), like.cols(), key)
+                          : HostTensor(Dtype::f64, like.rows(), like.cols()).fill(std::nan(""));
+      };
+      const auto gradient = [&](const HostTensor& after, const HostTensor& before) {
+        return accumulate ? minus(after, before) : after.values();
+      };
+      const HostTensor dx_before = start(x, 5), dw_before = start(w, 6), dbias_before = start(bias, 7);
+      HostTensor dx = dx_before, dw = dw_before, dbias = dbias_before;
+      ops::linear_backward_input(kCpu, {.dy = dy, .w = w, .dx = dx, .accumulate = accumulate});
+      ops::linear_backward_weight(kCpu, {.dy = dy, .x = x, .dw = dw, .accumulate = accumulate});
+      ops::bias_backward(kCpu, {.dy = dy, .dbias = dbias, .accumulate = accumulate});
+      EXPECT_TRUE(gradient_matches(x.span(), gradient(dx, dx_before), loss));
+      EXPECT_TRUE(gradient_matches(w.span(), gradient(dw, dw_before), loss));
+      EXPECT_TRUE(gradient_matches(bias.span(), gradient(dbias, dbias_before), loss));
+    }
+}
+
+TEST(Linear, SixteenBitTilesCoverLargeShapes) {
+  // More rows and outputs than one tile; small integers, so that every sum is exact in fp32 and in bf16.
+  const std::int64_t tokens = 1030, inputs = 3, outputs = 1027;
+  HostTensor x(Dtype::bf16, tokens, inputs), w(Dtype::bf16, outputs, inputs), y(Dtype::bf16, tokens, outputs);
+  for (std::int64_t i = 0; i < inputs; ++i) {
+    for (std::int64_t n = 0; n < tokens; ++n) x.set(n, i, static_cast<double>((n + i) % 5 - 2));
+    for (std::int64_t o = 0; o < outputs; ++o) w.set(o, i, static_cast<double>((o + 2 * i) % 7 - 3));
+  }
+  HostTensor dx(Dtype::bf16, tokens, inputs), dw(Dtype::f32, outputs, inputs);
+  ops::linear_forward(kCpu, {.x = x, .w = w, .y = y});
+  ops::linear_backward_weight(kCpu, {.dy = y, .x = x, .dw = dw, .accumulate = false});
+  std::int64_t wrong = 0;
+  for (std::int64_t n = 0; n < tokens; ++n)
+    for (std::int64_t o = 0; o < outputs; ++o) {
+      double expected = 0;
+      for (std::int64_t i = 0; i < inputs; ++i) expected += x.get(n, i) * w.get(o, i);
+      wrong += y.get(n, o) != expected;
+    }
+  for (std::int64_t o = 0; o < outputs; ++o)
+    for (std::int64_t i = 0; i < inputs; ++i) {
+      double expected = 0;
+      for (std::int64_t n = 0; n < tokens; ++n) expected += y.get(n, o) * x.get(n, i);
+      wrong += dw.get(o, i) != expected;
+    }
+  EXPECT_EQ(wrong, 0);
+}
+
+TEST(Linear, RefusesShapesThatDoNotFit) {
+  const HostTensor x = random_tensor(2, 3, 1), w = random_tensor(4, 5, 2), y = random_tensor(2, 4, 3);
+  EXPECT_THROW(ops::linear_forward(kCpu, {.x = x, .w = w, .y = y}), Error);
+}
+
+}  // namespace
+}  // namespace trainer::testing
