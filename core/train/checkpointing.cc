@@ -5,6 +5,8 @@
 #include <nlohmann/json.hpp>
 
 namespace trainer {
+using ops::ShardTensors;
+
 namespace {
 
 /// The tensors of a shard that are stored, one tensor of the checkpoint each.

@@ -21,7 +21,7 @@ class GoldenTest : public ::testing::TestWithParam<const char*> {
     const Golden golden = load_golden(GetParam());
     const Config config = family_config(golden.family, {std::string("precision.dtype=") + tolerance.precision}, 1);
     const FaultPlan no_fault;
-    Engine engine(config, {}, std::make_unique<SelfCommunicator>(), no_fault);
+    Engine engine(config, {}, std::make_unique<SelfCommunicator>("world"), no_fault);
     load_golden_weights(engine);
     SampleSource source(engine, [&](std::int64_t step, std::int64_t slot) {
       const GoldenBatch& batch = golden.batches.at(static_cast<std::size_t>(step));

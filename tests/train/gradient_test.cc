@@ -20,7 +20,7 @@ std::vector<std::string> tiny(std::vector<std::string> more) {
 
 void check_all_gradients(const Config& config) {
   const FaultPlan no_fault;
-  Engine engine(config, {}, std::make_unique<SelfCommunicator>(), no_fault);
+  Engine engine(config, {}, std::make_unique<SelfCommunicator>("world"), no_fault);
   load_golden_weights(engine);
   SampleSource source(engine);
   engine.compute_gradients(source.source(), 0);

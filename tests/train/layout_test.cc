@@ -67,7 +67,7 @@ void train(Engine& engine, Run& run, const UseGradients& use_gradients, const Us
 Run reference(const std::string& family, const std::vector<std::string>& sets) {
   const Config config = family_config(family, with(Layout{}.sets(), sets), 1);
   const FaultPlan no_fault;
-  Engine engine(config, {}, std::make_unique<SelfCommunicator>(), no_fault);
+  Engine engine(config, {}, std::make_unique<SelfCommunicator>("world"), no_fault);
   Run run;
   train(
       engine, run, [&] { run.gradients = whole(owned_gradients(engine)); },
