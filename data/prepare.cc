@@ -77,10 +77,11 @@ class ShardSequence {
 
   void append(std::span<const std::int32_t> ids) {
     while (!ids.empty()) {
-      const auto count = static_cast<std::size_t>(std::min<std::int64_t>(std::ssize(ids), writer().tokens_left()));
-      writer().append(ids.first(count));
+      ShardWriter& shard = writer();
+      const auto count = static_cast<std::size_t>(std::min<std::int64_t>(std::ssize(ids), shard.tokens_left()));
+      shard.append(ids.first(count));
       ids = ids.subspan(count);
-      if (writer().tokens_left() == 0) writer().finish();
+      if (shard.tokens_left() == 0) shard.finish();
     }
   }
 

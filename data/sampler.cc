@@ -11,11 +11,13 @@ namespace {
 /// A keyed permutation of 0 .. size - 1, evaluated at `index`: a Feistel network over the next even number of bits
 /// (Luby and Rackoff, "How to construct pseudorandom permutations", 1988), applied again while the value lies outside
 /// (cycle walking: Black and Rogaway, "Ciphers with arbitrary finite domains", 2002). The domain is below 4 x size, so
-/// that fewer than four turns are needed on average. Nothing is stored.
+/// that fewer than four turns are needed on average. Nothing is stored. With halves of two bits or more such a network
+/// is an even permutation: not all orders of a few windows are equally likely, but all pairs of windows at all places
+/// are.
 std::uint64_t permuted(std::uint64_t index, std::uint64_t size, std::uint64_t key) {
   const int half_bits = (static_cast<int>(std::bit_width(size - 1)) + 1) / 2;
   const std::uint64_t half_mask = (std::uint64_t{1} << half_bits) - 1;
-  constexpr int rounds = 8;  // four suffice for large halves; halves of a few bits mix less in a round
+  constexpr int rounds = 12;  // four suffice for large halves; halves of a few bits mix less in a round
   do {
     std::uint64_t left = index >> half_bits;
     std::uint64_t right = index & half_mask;

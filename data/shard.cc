@@ -102,7 +102,8 @@ std::uint32_t copy_ids(IdType type, const std::byte* from, std::int64_t count, s
                               const std::int32_t* ids) {
   std::int64_t at = 0;
   while (static_cast<std::uint32_t>(ids[at]) < vocab_size) ++at;
-  const std::int64_t id = shard.type == IdType::i32 ? ids[at] : static_cast<std::uint32_t>(ids[at]);
+  const std::int64_t id =
+      shard.type == IdType::i32 ? std::int64_t{ids[at]} : std::int64_t{static_cast<std::uint32_t>(ids[at])};
   fail(ExitCode::data,
        "{}: token {} has id {}, but model.vocab_size is {}: ids go from 0 to {}. Was the shard made with another "
        "tokenizer?",

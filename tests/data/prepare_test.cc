@@ -1,0 +1,162 @@
+// Text to shards: what was written reads back as the text.
+#include "data/prepare.h"
+
+#include <gtest/gtest.h>
+#include <hdf5.h>
+
+#include <filesystem>
+
+#include "data/byte_tokenizer.h"
+#include "data/token_shards.h"
+#include "tests/data/shard_files.h"
+
+namespace trainer {
+namespace {
+
+using testing::error_of;
+using testing::mentions;
+using testing::TempFolder;
+using testing::write_file;
+
+std::vector<std::int32_t> read_ids(const std::string& pattern) {
+  const TokenDataset dataset = TokenDataset::open({pattern}, DataFormat::automatic, ByteTokenizer::vocab_size);
+  std::vector<std::int32_t> ids(static_cast<std::size_t>(dataset.num_tokens()));
+  dataset.read(0, dataset.num_tokens(), ids.data(), nullptr);
+  return ids;
+}
+
+std::vector<std::string> names_in(const std::string& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) names.push_back(entry.path().filename());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+std::string all_bytes() {
+  std::string text;
+  for (int c = 0; c < 256; ++c) text.push_back(static_cast<char>(c));
+  return text;
+}
+
+TEST(ByteTokenizer, EveryByteIsItself) {
+  const std::string text = all_bytes();
+  std::vector<std::int32_t> ids = ByteTokenizer::encode(text);
+  ASSERT_EQ(ids.size(), 256);
+  for (std::int32_t i = 0; i < 256; ++i) EXPECT_EQ(ids[static_cast<std::size_t>(i)], i);
+  ids.push_back(ByteTokenizer::end_of_text);
+  EXPECT_EQ(ByteTokenizer::decode(ids), text);
+  EXPECT_TRUE(mentions(error_of([] { ByteTokenizer::decode(std::vector<std::int32_t>{257}); }), {"257"}));
+}
+
+TEST(Prepare, ShardsReadBackAsTheTextWithItsTailHeldOut) {
+  const TempFolder folder;
+  const std::string first = all_bytes(), second = "the second document\n";
+  write_file(folder / "a.txt", first);
+  write_file(folder / "b.txt", second);
+  const PrepareResult result = prepare_text(
+      {.inputs = {folder / "*.txt"}, .output_dir = folder / "out", .validation_fraction = 0.1, .shard_tokens = 100});
+  // 256 + 1 + 20 tokens, of which the last 27 are held out.
+  EXPECT_EQ(result.documents, 2);
+  EXPECT_EQ(result.source_bytes, 276);
+  EXPECT_EQ(result.train_tokens, 250);
+  EXPECT_EQ(result.validation_tokens, 27);
+  EXPECT_EQ(result.vocab_size, 257);
+  ASSERT_EQ(result.train.size(), 3);
+  ASSERT_EQ(result.validation.size(), 1);
+  EXPECT_EQ(result.train[2].tokens, 50);
+  EXPECT_EQ(result.validation[0].tokens, 27);
+  EXPECT_EQ(names_in(folder / "out"),
+            (std::vector<std::string>{"train-00000.h5", "train-00001.h5", "train-00002.h5", "validation-00000.h5"}));
+
+  std::vector<std::int32_t> expected = ByteTokenizer::encode(first);
+  expected.push_back(ByteTokenizer::end_of_text);
+  for (const std::int32_t id : ByteTokenizer::encode(second)) expected.push_back(id);
+  EXPECT_EQ(read_ids(folder / "out/train-*.h5"), std::vector<std::int32_t>(expected.begin(), expected.end() - 27));
+  EXPECT_EQ(read_ids(folder / "out/validation-*.h5"), std::vector<std::int32_t>(expected.end() - 27, expected.end()));
+  EXPECT_EQ(ByteTokenizer::decode(read_ids(folder / "out")), first + second);
+}
+
+TEST(Prepare, ShardsSayWhatTheyAre) {
+  const TempFolder folder;
+  write_file(folder / "a.txt", "0123");
+  write_file(folder / "b.txt", "567");
+  prepare_text({.inputs = {folder.path()}, .output_dir = folder / "out", .validation_fraction = 0});
+  const hid_t file = H5Fopen((folder / "out/train-00000.h5").c_str(), H5F_ACC_RDONLY, H5P_DEFAULT);
+  const auto read_integer = [&](const char* name) {
+    std::int64_t value = -1;
+    const hid_t attribute = H5Aopen(file, name, H5P_DEFAULT);
+    H5Aread(attribute, H5T_NATIVE_INT64, &value);
+    H5Aclose(attribute);
+    return value;
+  };
+  EXPECT_EQ(read_integer("vocab_size"), 257);
+  EXPECT_EQ(read_integer("source_bytes"), 7);
+  char tokenizer[6] = "";
+  const hid_t attribute = H5Aopen(file, "tokenizer", H5P_DEFAULT);
+  const hid_t text = H5Aget_type(attribute);
+  ASSERT_EQ(H5Tget_size(text), sizeof tokenizer);
+  H5Aread(attribute, text, tokenizer);
+  EXPECT_STREQ(tokenizer, "bytes");
+  std::uint64_t offsets[2] = {};
+  const hid_t dataset = H5Dopen2(file, "doc_offsets", H5P_DEFAULT);
+  H5Dread(dataset, H5T_NATIVE_UINT64, H5S_ALL, H5S_ALL, H5P_DEFAULT, offsets);
+  EXPECT_EQ(offsets[0], 0);
+  EXPECT_EQ(offsets[1], 5);  // behind "0123" and the end of text
+  H5Dclose(dataset);
+  H5Tclose(text);
+  H5Aclose(attribute);
+  H5Fclose(file);
+}
+
+TEST(Prepare, OverwritesOnlyWhenAskedAndThenCompletely) {
+  const TempFolder folder;
+  const std::string out = folder / "out";
+  write_file(folder / "a.txt", std::string(50, 'a'));
+  PrepareOptions options{.inputs = {folder / "a.txt"}, .output_dir = out, .validation_fraction = 0, .shard_tokens = 10};
+  prepare_text(options);
+  write_file(out + "/train-custom.h5", "kept");
+  write_file(folder / "a.txt", std::string(25, 'b'));
+  EXPECT_TRUE(mentions(error_of([&] { prepare_text(options); }), {"train-00000.h5", "exists", "5 shards"}));
+  EXPECT_EQ(ByteTokenizer::decode(read_ids(out + "/train-0*.h5")), std::string(50, 'a'));
+  options.overwrite = true;
+  prepare_text(options);
+  EXPECT_EQ(names_in(out),
+            (std::vector<std::string>{"train-00000.h5", "train-00001.h5", "train-00002.h5", "train-custom.h5"}));
+  EXPECT_EQ(ByteTokenizer::decode(read_ids(out + "/train-0*.h5")), std::string(25, 'b'));
+}
+
+TEST(Prepare, RefusesWhatItCannotDo) {
+  const TempFolder folder;
+  write_file(folder / "a.txt", "some text");
+  write_file(folder / "empty.txt", "");
+  write_file(folder / "file", "");
+  const PrepareOptions good{.inputs = {folder / "a.txt"}, .output_dir = folder / "out", .validation_fraction = 0.5};
+  const auto refused = [&](auto change, ExitCode code, const std::vector<std::string>& parts) {
+    PrepareOptions options = good;
+    change(options);
+    EXPECT_TRUE(mentions(error_of([&] { prepare_text(options); }, code), parts));
+  };
+  refused([&](auto& o) { o.inputs = {folder / "none.txt"}; }, ExitCode::data, {"none.txt"});
+  refused([&](auto& o) { o.inputs = {folder / "empty.txt"}; }, ExitCode::data, {"empty.txt", "0 bytes"});
+  refused([&](auto& o) { o.validation_fraction = 0.01; }, ExitCode::data, {"0.01", "9 tokens"});
+  refused([&](auto& o) { o.output_dir = folder / "file"; }, ExitCode::data, {"file"});
+  refused([&](auto& o) { o.validation_fraction = 1; }, ExitCode::config, {"validation fraction", "1"});
+  refused([&](auto& o) { o.validation_fraction = -0.5; }, ExitCode::config, {"-0.5"});
+  refused([&](auto& o) { o.shard_tokens = 0; }, ExitCode::config, {"0 tokens a shard"});
+  refused([&](auto& o) { o.output_dir = ""; }, ExitCode::config, {"output folder"});
+  refused([&](auto& o) { o.tokenizer = "words"; }, ExitCode::config, {"'words'", "'bytes'"});
+  EXPECT_FALSE(std::filesystem::exists(folder / "out"));
+}
+
+TEST(Prepare, AnErrorHalfwayLeavesNothingBehind) {
+  const TempFolder folder;
+  write_file(folder / "a.txt", std::string(100, 'a'));
+  std::filesystem::create_directories(folder / "out/train-00003.h5.tmp");  // in the way of the fourth shard
+  const PrepareOptions options{
+      .inputs = {folder / "a.txt"}, .output_dir = folder / "out", .validation_fraction = 0, .shard_tokens = 10};
+  EXPECT_TRUE(mentions(error_of([&] { prepare_text(options); }), {"train-00003.h5.tmp", "cannot be written"}));
+  EXPECT_EQ(names_in(folder / "out"), (std::vector<std::string>{"train-00003.h5.tmp"}));
+}
+
+}  // namespace
+}  // namespace trainer
