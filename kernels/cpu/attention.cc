@@ -94,7 +94,9 @@ template <class A>
 std::pair<A, A> exponentials(A* scores, Range block_keys, Range seen) {
   A* const begin = scores + (seen.first - block_keys.first);
   A* const end = scores + (seen.last - block_keys.first);
-  const A max = *std::max_element(begin, end);
+  A max = *begin;
+#pragma omp simd reduction(max : max)
+  for (A* p = begin; p < end; ++p) max = std::max(max, *p);
   double sum = 0;
   for (A* p = begin; p != end; ++p) {
     *p = std::exp(*p - max);
