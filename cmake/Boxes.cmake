@@ -13,11 +13,12 @@ endif()
 
 add_library(trainer_flags INTERFACE)
 # Ops are called with designated initialisers that leave optional arguments out: -Wmissing-field-initializers is not for us.
-target_compile_options(trainer_flags INTERFACE -Wall -Wextra -Wconversion -Wno-sign-conversion -Wno-missing-field-initializers
-                       $<$<BOOL:${TRAINER_WARNINGS_AS_ERRORS}>:-Werror>)
+target_compile_options(trainer_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wconversion -Wno-sign-conversion
+                       -Wno-missing-field-initializers $<$<BOOL:${TRAINER_WARNINGS_AS_ERRORS}>:-Werror>>)
 target_include_directories(trainer_flags INTERFACE ${CMAKE_SOURCE_DIR})
 if(TRAINER_SANITIZE)
-  target_compile_options(trainer_flags INTERFACE -fsanitize=${TRAINER_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  target_compile_options(trainer_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${TRAINER_SANITIZE} -fno-omit-frame-pointer
+                         -fno-sanitize-recover=all>)
   target_link_options(trainer_flags INTERFACE -fsanitize=${TRAINER_SANITIZE})
 endif()
 

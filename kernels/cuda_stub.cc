@@ -1,5 +1,14 @@
 // Stands in for kernels/cuda in a build without it: each op says so.
+#include "kernels/backend.h"
 #include "kernels/ops.h"
+
+namespace trainer {
+
+std::shared_ptr<CudaBackend> make_cuda_backend(const Context&) {
+  fail(ExitCode::config, "this build has no CUDA kernels; set train.device: cpu, or build with a CUDA toolkit");
+}
+
+}  // namespace trainer
 
 namespace trainer::ops::cuda {
 

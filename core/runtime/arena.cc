@@ -1,9 +1,8 @@
 #include "core/runtime/arena.h"
 
 #include <algorithm>
-#include <cstdlib>
-#include <cstring>
-#include <new>
+
+#include "core/runtime/device.h"
 
 namespace trainer {
 namespace {
@@ -12,15 +11,6 @@ constexpr std::int64_t kAlignment = 256;
 
 std::int64_t align_up(std::int64_t bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
-}
-
-std::shared_ptr<void> allocate(Device device, MemoryClass memory_class, std::int64_t bytes) {
-  TRAINER_CHECK(device.kind == DeviceKind::cpu, "no allocator for this kind of device");
-  void* memory = std::aligned_alloc(static_cast<std::size_t>(kAlignment), static_cast<std::size_t>(bytes));
-  if (memory == nullptr)
-    fail(ExitCode::memory, "cannot allocate {} bytes of host memory for {}", bytes, memory_class_name(memory_class));
-  std::memset(memory, 0, static_cast<std::size_t>(bytes));
-  return {memory, [](void* p) { std::free(p); }};
 }
 
 }  // namespace
@@ -34,7 +24,7 @@ std::string_view memory_class_name(MemoryClass memory_class) {
 Arena::Arena(Device device, const MemoryPlan& plan) : measuring_(false), capacity_(plan) {
   for (int c = 0; c < kMemoryClasses; ++c) {
     const auto i = static_cast<std::size_t>(c);
-    if (plan[i] > 0) memory_[i] = allocate(device, static_cast<MemoryClass>(c), align_up(plan[i]));
+    if (plan[i] > 0) memory_[i] = allocate(device, align_up(plan[i]), memory_class_name(static_cast<MemoryClass>(c)));
   }
 }
 

@@ -1,5 +1,7 @@
-// What every op is handed: where to run. Passed by reference, never stored in a global.
+// What every op is handed: where to run. Passed by reference, never stored in a global. C++17: device code includes
+// this.
 #pragma once
+#include <cstdint>
 
 namespace trainer {
 
@@ -10,8 +12,19 @@ struct Device {
   int index = 0;  // CUDA device ordinal of this process
 };
 
+/// Library handles and what was learnt about the card: kernels/cuda/backend.h; made by make_cuda_backend.
+struct CudaBackend;
+
+/// Cheap to copy; owns nothing (core/runtime/device.h: DeviceContext does). On the CPU only `device` is used.
 struct Context {
   Device device;
+  void* stream = nullptr;  // cudaStream_t: ops are queued here, one after another
+  /// Scratch of whichever op runs on `stream`: partial sums, GEMM workspace. A copy of the context that has another
+  /// stream needs a workspace of its own.
+  void* workspace = nullptr;
+  std::int64_t workspace_bytes = 0;
+  CudaBackend* backend = nullptr;
+  bool deterministic = true;  // the same bits from run to run, also where that is slower
 };
 
 }  // namespace trainer

@@ -1,0 +1,97 @@
+// Devices, memory and the order of work on them. The same calls serve the CPU, where everything happens at once, and
+// CUDA; device_cuda.cc or, in a build without CUDA, device_none.cc stands behind them.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "core/runtime/context.h"
+
+namespace trainer {
+
+// ---- cards --------------------------------------------------------------------------------------------------------
+/// CUDA cards that this process can use; 0 without a card, without a driver, or in a build without CUDA.
+int device_count();
+
+struct DeviceProperties {
+  std::string name;
+  int sm = 0;        // compute capability x 10: 70 Volta, 80 Ampere, 90 Hopper
+  int sm_count = 0;  // streaming multiprocessors
+  std::int64_t total_bytes = 0;
+  std::int64_t free_bytes = 0;  // now
+  std::string pci_bus_id;
+};
+/// Of a CUDA device. Throws Error(config) when there is no such card.
+DeviceProperties device_properties(Device device);
+
+// ---- memory -------------------------------------------------------------------------------------------------------
+/// `bytes` of zero-filled memory, 256-byte aligned, freed with the last copy of the pointer. Throws Error(memory) that
+/// says for what (`purpose`), how much, and how much is free.
+std::shared_ptr<void> allocate(Device device, std::int64_t bytes, std::string_view purpose);
+/// Zero-filled host memory that a CUDA device reads and writes directly, without which copies make the host wait.
+/// Ordinary memory for the CPU.
+std::shared_ptr<void> allocate_pinned(Device device, std::int64_t bytes, std::string_view purpose);
+
+/// Copies in the order of ctx.stream. The host's memory must stay as it is until the stream has passed the copy.
+void copy_to_device(const Context& ctx, void* to, const void* host_from, std::int64_t bytes);
+/// As copy_to_device; the bytes are there after synchronize().
+void copy_to_host(const Context& ctx, void* host_to, const void* from, std::int64_t bytes);
+/// From device to the same device.
+void copy(const Context& ctx, void* to, const void* from, std::int64_t bytes);
+/// Sets every byte to `value`.
+void fill_bytes(const Context& ctx, void* to, int value, std::int64_t bytes);
+
+// ---- order --------------------------------------------------------------------------------------------------------
+/// Waits until everything queued on ctx.stream is done. Throws Error(other) when a kernel failed.
+void synchronize(const Context& ctx);
+
+/// A queue of work. Does not wait for, and is not waited for by, the default stream.
+class Stream {
+ public:
+  explicit Stream(Device device);
+  /// cudaStream_t; null on the CPU.
+  void* get() const { return handle_.get(); }
+
+ private:
+  std::shared_ptr<void> handle_;
+};
+
+/// A mark in a stream. On the CPU a point in time, which is always reached.
+class Event {
+ public:
+  explicit Event(Device device);
+  void record(const Context& ctx);
+  /// Work queued on ctx.stream from now on starts after the mark was reached. The host does not wait.
+  void wait(const Context& ctx) const;
+  /// The host waits for the mark.
+  void synchronize() const;
+  /// Milliseconds from `start`'s mark to this one; both must have been reached.
+  double milliseconds_since(const Event& start) const;
+
+ private:
+  Device device_;
+  std::shared_ptr<void> handle_;  // cudaEvent_t, or a time
+};
+
+/// Owns the stream and the workspace of a Context. The caller adds `backend` (kernels/backend.h) to what context()
+/// returns.
+class DeviceContext {
+ public:
+  static constexpr std::int64_t kDefaultWorkspace = std::int64_t{64} << 20;
+
+  /// For CUDA makes `device` the current one of the calling thread.
+  explicit DeviceContext(Device device, std::int64_t workspace_bytes = kDefaultWorkspace);
+  const Context& context() const { return context_; }
+
+ private:
+  Stream stream_;
+  std::shared_ptr<void> workspace_;
+  Context context_;
+};
+
+/// Makes the CUDA device current for the calling thread; each thread that queues work needs it once. Nothing on the
+/// CPU.
+void make_current(Device device);
+
+}  // namespace trainer

@@ -1,0 +1,34 @@
+#include "kernels/cuda/backend.h"
+
+#include <cuda_runtime_api.h>
+
+#include "core/runtime/check.h"
+#include "kernels/backend.h"
+
+namespace trainer {
+namespace {
+
+void check_cudnn(cudnnStatus_t status, const char* call) {
+  if (status != CUDNN_STATUS_SUCCESS) fail(ExitCode::other, "cuDNN: {}: {}", call, cudnnGetErrorString(status));
+}
+
+}  // namespace
+
+CudaBackend::CudaBackend(const Context& ctx) : properties(device_properties(ctx.device)) {
+  const cublasStatus_t status = cublasLtCreate(&cublas_lt);
+  if (status != CUBLAS_STATUS_SUCCESS)
+    fail(ExitCode::other, "cuBLASLt: cublasLtCreate: {}", cublasLtGetStatusString(status));
+  check_cudnn(cudnnCreate(&cudnn), "cudnnCreate");
+  check_cudnn(cudnnSetStream(cudnn, static_cast<cudaStream_t>(ctx.stream)), "cudnnSetStream");
+}
+
+CudaBackend::~CudaBackend() {
+  if (cudnn != nullptr) cudnnDestroy(cudnn);
+  if (cublas_lt != nullptr) cublasLtDestroy(cublas_lt);
+}
+
+std::shared_ptr<CudaBackend> make_cuda_backend(const Context& ctx) {
+  return std::make_shared<CudaBackend>(ctx);
+}
+
+}  // namespace trainer

@@ -1,0 +1,21 @@
+// What the CUDA kernels keep between calls. One a context; used by the thread that queues work on its stream.
+#pragma once
+#include <cublasLt.h>
+#include <cudnn.h>
+
+#include "core/runtime/device.h"
+
+namespace trainer {
+
+struct CudaBackend {
+  explicit CudaBackend(const Context& ctx);
+  ~CudaBackend();
+  CudaBackend(const CudaBackend&) = delete;
+  CudaBackend& operator=(const CudaBackend&) = delete;
+
+  DeviceProperties properties;
+  cublasLtHandle_t cublas_lt = nullptr;
+  cudnnHandle_t cudnn = nullptr;  // on the context's stream
+};
+
+}  // namespace trainer
