@@ -139,9 +139,8 @@ TEST(Save, TilingFaultsAreRefusedAndLeaveNothing) {
     Model model = Model::small();
     auto pieces = model.whole();
     change(model, pieces);
-    const std::string message = error_of(ExitCode::checkpoint, [&] {
-      save_checkpoint(request_for(folder.path(), 1, pieces), world, FaultPlan());
-    });
+    const std::string message = error_of(
+        ExitCode::checkpoint, [&] { save_checkpoint(request_for(folder.path(), 1, pieces), world, FaultPlan()); });
     EXPECT_TRUE(names_in(folder.path()).empty());
     return message;
   };
@@ -184,8 +183,7 @@ TEST(Save, EstimateIsAnUpperBoundAndClose) {
   const TemporaryFolder folder;
   OneRank world;
   Model model;
-  for (int i = 0; i < 50; ++i)
-    model.tensors.push_back({"tensor." + std::to_string(i), {2, 100, 100}, Dtype::f32, {}});
+  for (int i = 0; i < 50; ++i) model.tensors.push_back({"tensor." + std::to_string(i), {2, 100, 100}, Dtype::f32, {}});
   model.clear();
   SaveRequest request = request_for(folder.path(), 1, model.whole());
   request.max_piece_bytes = SaveRequest{}.max_piece_bytes;

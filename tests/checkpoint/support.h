@@ -1,5 +1,5 @@
-// What the checkpoint tests share: a group of one, folders that vanish, and a model that is nothing but tensors of known
-// bits.
+// What the checkpoint tests share: a group of one, folders that vanish, and a model that is nothing but tensors of
+// known bits.
 #pragma once
 #include <gtest/gtest.h>
 
