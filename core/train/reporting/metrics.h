@@ -24,7 +24,7 @@ struct StepRecord {
   std::optional<double> step_ms;
   std::optional<double> tflops;        // model TFLOP/s of one device
   std::optional<double> mfu;           // share of the device's dense peak, 0 to 1; empty when the peak is not known
-  std::optional<double> data_wait_ms;  // this step's wait for the loader on rank 0
+  std::optional<double> data_wait_ms;  // wait for the loader on rank 0 since the last record
   std::optional<std::int64_t> memory_bytes;  // peak of the device on rank 0
   std::optional<double> eval_loss;           // nats a token; set when this step was followed by an evaluation
   std::optional<std::int64_t> eval_tokens;
