@@ -22,7 +22,9 @@ Config family_config(const std::string& family, const std::vector<std::string>& 
   std::FILE* file = std::fopen(path.c_str(), "w");
   TRAINER_CHECK(file != nullptr && std::fputs(yaml.c_str(), file) >= 0 && std::fclose(file) == 0, "cannot write {}",
                 path);
-  Config config = read_config({.files = {path}, .sets = sets, .environment = {}, .world_size = world_size});
+  std::vector<std::string> all = {"data.train=[unused.h5]"};  // samples come from a SampleSource
+  all.insert(all.end(), sets.begin(), sets.end());
+  Config config = read_config({.files = {path}, .sets = all, .environment = {}, .world_size = world_size});
   std::remove(path.c_str());
   resolve_defaults(config, world_size);
   return config;

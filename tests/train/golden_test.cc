@@ -10,9 +10,10 @@
 namespace trainer::test {
 namespace {
 
+/// Relative, and for gradients also absolute per element: some are zero but for rounding (a key bias without RoPE).
 struct Tolerance {
   const char* precision;
-  double logits, gradients, losses, weights;
+  double logits, gradients, gradient_noise, first_loss, losses, weights;
 };
 
 class GoldenTest : public ::testing::TestWithParam<const char*> {
@@ -31,14 +32,14 @@ class GoldenTest : public ::testing::TestWithParam<const char*> {
     });
     check_logits(engine, source, golden, tolerance.logits);
     source.seek(0);
-    check_gradients(engine, source, golden, tolerance.gradients);
+    check_gradients(engine, source, golden, tolerance);
     source.seek(0);
     for (std::size_t step = 0; step < golden.losses.size(); ++step) {
       const UpdateState& state = engine.step(source.source(), static_cast<std::int64_t>(step), config.optimizer.lr);
       const double loss = state.loss_sum / state.target_tokens;
-      EXPECT_NEAR(loss, golden.losses[step], tolerance.losses * golden.losses[step]) << "step " << step;
-      EXPECT_NEAR(state.grad_norm, golden.grad_norms[step], 10 * tolerance.losses * golden.grad_norms[step])
-          << "step " << step;
+      const double allowed = step == 0 ? tolerance.first_loss : tolerance.losses;
+      EXPECT_NEAR(loss, golden.losses[step], allowed * golden.losses[step]) << "step " << step;
+      EXPECT_NEAR(state.grad_norm, golden.grad_norms[step], 10 * allowed * golden.grad_norms[step]) << "step " << step;
     }
     const WholeTensors weights = whole(owned_state(engine));
     for (const GoldenParameter& parameter : golden.parameters)
@@ -63,7 +64,7 @@ class GoldenTest : public ::testing::TestWithParam<const char*> {
     EXPECT_LE(relative_error(golden.logits, logits.data()), tolerance);
   }
 
-  static void check_gradients(Engine& engine, SampleSource& source, const Golden& golden, double tolerance) {
+  static void check_gradients(Engine& engine, SampleSource& source, const Golden& golden, const Tolerance& tolerance) {
     engine.compute_gradients(source.source(), 0);
     // Stored gradients carry 1 / (global batch x T); the true ones are divided by the number of targets.
     const auto tokens = static_cast<double>(golden.batch_size * golden.seq_length);
@@ -72,17 +73,21 @@ class GoldenTest : public ::testing::TestWithParam<const char*> {
     for (const GoldenParameter& parameter : golden.parameters) {
       std::vector<double>& gradient = gradients.at(parameter.name);
       for (double& g : gradient) g *= tokens / static_cast<double>(golden.target_tokens);
-      EXPECT_LE(relative_error(parameter.gradient, gradient.data()), tolerance) << parameter.name;
+      const double n = static_cast<double>(gradient.size());
+      EXPECT_LE(error_norm(parameter.gradient, gradient.data()),
+                tolerance.gradients * parameter.gradient.norm + tolerance.gradient_noise * std::sqrt(n))
+          << parameter.name;
     }
   }
 };
 
 TEST_P(GoldenTest, Float64) {
-  run({"float64", 1e-12, 1e-12, 1e-12, 1e-10});
+  run({"float64", 1e-12, 1e-12, 1e-16, 1e-12, 1e-12, 1e-10});
 }
-// In float32 Adam turns rounding noise of near-zero gradients into full steps: final weights are not compared tightly.
+// In float32 Adam turns the rounding noise of near-zero gradients into full steps: after the first step losses agree to
+// 1e-4 only, and final weights are compared loosely.
 TEST_P(GoldenTest, Float32) {
-  run({"float32", 1e-5, 1e-5, 1e-5, 1e-2});
+  run({"float32", 1e-5, 1e-5, 1e-8, 1e-5, 1e-4, 1e-2});
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, GoldenTest, ::testing::ValuesIn(kGoldenFamilies),
