@@ -1,0 +1,121 @@
+#include "launch/bootstrap.h"
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <new>
+#include <string_view>
+#include <thread>
+
+#include "parallel/self_communicator.h"
+
+namespace trainer {
+namespace {
+
+using namespace std::chrono_literals;
+
+// A communication failure is seen on several hosts at the same time, and only ranks of one host can agree who reports
+// it. The host of rank 0 goes first; its abort ends the others while they wait.
+constexpr auto kOtherHostsWait = 5s;
+// A rank that does not report waits to be ended by the launcher, whose exit code is then the reporter's.
+constexpr auto kSilentWait = 10s;
+
+/// The number in an environment variable; 0 when it is not set or not a number.
+int environment_number(const char* name) {
+  const char* text = std::getenv(name);  // NOLINT(concurrency-mt-unsafe): before any thread starts
+  return text == nullptr ? 0 : std::atoi(text);
+}
+
+bool environment_has(const char* name) {
+  return std::getenv(name) != nullptr;  // NOLINT(concurrency-mt-unsafe): before any thread starts
+}
+
+/// mpirun and srun's PMI plug-ins say so themselves. Slurm's own variables do not count: they are also set for a plain
+/// process inside a batch script.
+bool launched_as_rank() {
+  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK", "PMI_SIZE"})
+    if (environment_has(name)) return true;
+  const int tasks = environment_number("SLURM_STEP_NUM_TASKS");
+  if (tasks > 1)
+    fail(ExitCode::config,
+         "srun started {} tasks without PMIx, so that they cannot find each other: use srun --mpi=pmix, or mpirun",
+         tasks);
+  return false;
+}
+
+void check_size(int size) {
+  const int declared = std::max(environment_number("OMPI_COMM_WORLD_SIZE"), environment_number("PMI_SIZE"));
+  if (size == 1 && declared > 1)
+    fail(ExitCode::config,
+         "the launcher started {} processes, but MPI sees one: mpirun belongs to another MPI library than the one that "
+         "trainer was built with (trainer --version names it)",
+         declared);
+}
+
+}  // namespace
+
+Bootstrap::Bootstrap(int* argc, char*** argv) : host_(this_process().host) {
+  if (!launched_as_rank()) return;
+  job_ = std::make_unique<MpiJob>(argc, argv);
+  check_size(size());
+  control_ = job_->world({});
+}
+
+std::unique_ptr<Communicator> Bootstrap::world(const CommunicatorOptions& options) {
+  if (!job_) return std::make_unique<SelfCommunicator>("world");
+  control_->barrier();  // making a communicator has no timeout: begin only when all ranks have come
+  return job_->world(options);
+}
+
+void Bootstrap::finish() {
+  if (!job_) return;
+  control_->barrier();
+  control_.reset();
+  job_.reset();
+}
+
+void Bootstrap::fail_job(const std::string& message, ExitCode code) {
+  const std::string report = size() == 1 ? fmt::format("trainer: {}\n", message)
+                                         : fmt::format("trainer: rank {} of {} (host {}): {}\n  last collective: {}\n",
+                                                       rank(), size(), host_, message, last_operation());
+  if (job_) {
+    JobRanks& ranks = job_->ranks();
+    const bool beside_rank_0 = ranks.process(rank()).node == ranks.process(0).node;
+    if (code == ExitCode::communication && !beside_rank_0) std::this_thread::sleep_for(kOtherHostsWait);
+    if (!ranks.claim_failure()) {
+      std::this_thread::sleep_for(kSilentWait);
+      std::_Exit(static_cast<int>(code));
+    }
+  }
+  std::fflush(stdout);
+  std::fputs(report.c_str(), stderr);
+  std::fflush(stderr);
+  if (job_) job_->abort(static_cast<int>(code));
+  std::_Exit(static_cast<int>(code));
+}
+
+int run_reporting_errors(int argc, char** argv, const std::function<ExitCode(Bootstrap&)>& run) {
+  std::optional<Bootstrap> bootstrap;
+  std::string message;
+  auto code = ExitCode::other;
+  try {
+    bootstrap.emplace(&argc, &argv);
+    const ExitCode result = run(*bootstrap);
+    bootstrap->finish();
+    return static_cast<int>(result);
+  } catch (const Error& e) {
+    message = e.what();
+    code = e.code();
+  } catch (const std::bad_alloc&) {
+    message = "out of host memory";
+    code = ExitCode::memory;
+  } catch (const std::exception& e) {
+    message = e.what();
+  }
+  if (bootstrap) bootstrap->fail_job(message, code);
+  std::fprintf(stderr, "trainer: %s\n", message.c_str());
+  return static_cast<int>(code);
+}
+
+}  // namespace trainer

@@ -1,0 +1,46 @@
+// From processes to ranks, and the one way out when something goes wrong: whatever ends one rank ends the job, its
+// error is printed once, and the exit code reaches the shell.
+#pragma once
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "core/runtime/check.h"
+#include "parallel/mpi_job.h"
+
+namespace trainer {
+
+class Bootstrap {
+ public:
+  /// Joins the job when the environment says that a launcher (mpirun, srun with PMIx) started this process; one process
+  /// alone otherwise, without touching MPI. Collective. Throws Error(config) when a launcher is there that cannot be
+  /// joined.
+  Bootstrap(int* argc, char*** argv);
+
+  int rank() const { return job_ ? job_->ranks().rank() : 0; }
+  int size() const { return job_ ? job_->ranks().size() : 1; }
+  /// Place among the ranks of this host.
+  int local_rank() const { return job_ ? job_->ranks().process(rank()).local_rank : 0; }
+  const std::string& host() const { return host_; }
+  /// The collective that this rank entered last: "all_reduce number 20 of group 'dp' (4096 bytes), not finished".
+  std::string last_operation() const { return job_ ? job_->ranks().last_operation_text() : "none"; }
+
+  /// All ranks, as a new communicator. Collective.
+  std::unique_ptr<Communicator> world(const CommunicatorOptions& options);
+
+  /// Waits for all ranks and leaves the job; no communicator may be used afterwards. Collective.
+  void finish();
+  /// Reports `message` on stderr, unless another rank has already reported, and ends all ranks with `code`.
+  [[noreturn]] void fail_job(const std::string& message, ExitCode code);
+
+ private:
+  std::string host_;
+  std::unique_ptr<MpiJob> job_;            // null: one process alone
+  std::unique_ptr<Communicator> control_;  // our own coming and going; null when job_ is
+};
+
+/// The body of main(): runs `run` and turns what it throws into a message and an exit code.
+int run_reporting_errors(int argc, char** argv, const std::function<ExitCode(Bootstrap&)>& run);
+
+}  // namespace trainer

@@ -1,0 +1,99 @@
+#include "parallel/job_ranks.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <optional>
+#include <sstream>
+#include <utility>
+
+namespace trainer {
+namespace {
+
+struct ProcStat {
+  char state = '?';
+  std::uint64_t start_time = 0;
+};
+
+/// Fields 3 and 22 of /proc/PID/stat (proc(5)); nothing when there is no such process.
+std::optional<ProcStat> read_stat(std::int64_t pid) {
+  std::ifstream file(fmt::format("/proc/{}/stat", pid));
+  const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  const std::size_t name_end = text.rfind(')');  // the name itself may hold spaces and parentheses
+  if (name_end == std::string::npos) return std::nullopt;
+  std::istringstream fields(text.substr(name_end + 1));
+  ProcStat stat;
+  fields >> stat.state;
+  std::string skipped;
+  for (int field = 4; field < 22; ++field) fields >> skipped;
+  fields >> stat.start_time;
+  if (!fields) return std::nullopt;
+  return stat;
+}
+
+}  // namespace
+
+RankProcess this_process() {
+  RankProcess process;
+  if (gethostname(process.host, sizeof process.host - 1) != 0) std::strcpy(process.host, "unknown");
+  process.pid = getpid();
+  if (const auto stat = read_stat(process.pid)) process.start_time = stat->start_time;
+  return process;
+}
+
+JobRanks::JobRanks(std::vector<RankProcess> ranks, int rank, std::int32_t* failure)
+    : ranks_(std::move(ranks)), rank_(rank), launcher_pid_(getppid()), failure_(failure) {
+  // Containers can share memory and still not see each other's processes: watch only what is visible now.
+  for (const RankProcess& other : ranks_) {
+    const auto stat = other.node == process(rank_).node ? read_stat(other.pid) : std::nullopt;
+    watched_.push_back(stat && stat->start_time == other.start_time);
+  }
+}
+
+ProcessState JobRanks::state(int rank) const {
+  if (!watched_[static_cast<std::size_t>(rank)]) return ProcessState::unknown;
+  const auto stat = read_stat(process(rank).pid);
+  if (!stat || stat->start_time != process(rank).start_time || stat->state == 'Z' || stat->state == 'X')
+    return ProcessState::ended;
+  return stat->state == 'T' || stat->state == 't' ? ProcessState::stopped : ProcessState::running;
+}
+
+std::string JobRanks::describe(int rank) const {
+  std::string_view state;
+  switch (this->state(rank)) {
+    case ProcessState::stopped:
+      state = ", stopped";
+      break;
+    case ProcessState::ended:
+      state = ", has ended";
+      break;
+    case ProcessState::running:
+    case ProcessState::unknown:
+      break;
+  }
+  return fmt::format("rank {} (host {}{})", rank, process(rank).host, state);
+}
+
+bool JobRanks::launcher_ended() const {
+  return getppid() != launcher_pid_;
+}
+
+bool JobRanks::claim_failure() {
+  std::int32_t unclaimed = 0;
+  return std::atomic_ref<std::int32_t>(*failure_).compare_exchange_strong(unclaimed, 1);
+}
+
+bool JobRanks::failure_claimed() const {
+  return std::atomic_ref<std::int32_t>(*failure_).load(std::memory_order_relaxed) != 0;
+}
+
+std::string JobRanks::last_operation_text() const {
+  if (last_.number == 0) return "none";
+  return fmt::format("{} number {} of group '{}' ({} bytes){}", last_.kind, last_.number, last_.group, last_.bytes,
+                     last_.finished ? "" : ", not finished");
+}
+
+}  // namespace trainer

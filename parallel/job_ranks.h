@@ -1,0 +1,74 @@
+// The processes of a job: where each rank runs, whether it is alive, and whether one of them has failed.
+#pragma once
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace trainer {
+
+/// A rank's process. Exchanged between the ranks as bytes.
+struct RankProcess {
+  char host[64] = {};
+  std::int64_t pid = 0;
+  std::uint64_t start_time = 0;  // clock ticks since boot: with pid it names one process for good
+  std::int32_t node = 0;         // lowest rank that shares this rank's memory
+  std::int32_t local_rank = 0;   // place among the ranks of the same node
+};
+
+/// This process; `node` and `local_rank` are left to the caller.
+RankProcess this_process();
+
+enum class ProcessState : std::uint8_t {
+  unknown,  // on another host, or not visible from here
+  running,
+  stopped,  // by SIGSTOP or a debugger
+  ended,
+};
+
+/// The collective that this process entered last, over all groups.
+struct LastOperation {
+  std::string_view kind = "none";
+  std::string group;
+  std::uint64_t number = 0;  // counts the collectives of the group
+  std::int64_t bytes = 0;
+  bool finished = true;
+};
+
+/// What a rank knows about the others. Ranks of the same node are watched through /proc: when one dies, the others can
+/// say so at once and by name, instead of waiting for a timeout.
+class JobRanks {
+ public:
+  /// `ranks` [world size]. `failure` is a word in memory that the ranks of a node share, zero at first.
+  JobRanks(std::vector<RankProcess> ranks, int rank, std::int32_t* failure);
+
+  int rank() const { return rank_; }
+  int size() const { return static_cast<int>(ranks_.size()); }
+  const RankProcess& process(int rank) const { return ranks_[static_cast<std::size_t>(rank)]; }
+  ProcessState state(int rank) const;
+  /// "rank 3 (host node-2)", with ", stopped" or ", has ended" where that is known.
+  std::string describe(int rank) const;
+  /// The process that started this one (mpirun, a daemon of it or of Slurm) is gone.
+  bool launcher_ended() const;
+
+  /// True for the first rank of a node that asks: it reports the error and ends the job.
+  bool claim_failure();
+  /// A rank of this node has claimed.
+  bool failure_claimed() const;
+
+  LastOperation& last_operation() { return last_; }
+  /// "all_reduce number 20 of group 'dp' (4096 bytes), not finished"
+  std::string last_operation_text() const;
+
+ private:
+  std::vector<RankProcess> ranks_;
+  std::vector<bool> watched_;
+  int rank_;
+  int launcher_pid_;
+  std::int32_t* failure_;
+  LastOperation last_;
+};
+
+}  // namespace trainer

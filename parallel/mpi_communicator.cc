@@ -1,0 +1,225 @@
+#include "parallel/mpi_communicator.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "parallel/mpi_exchange.h"
+#include "parallel/reduce.h"
+
+namespace trainer {
+namespace {
+
+class MpiCommunicator final : public Communicator {
+ public:
+  MpiCommunicator(MPI_Comm comm, const std::string& name, std::shared_ptr<JobRanks> job,
+                  const CommunicatorOptions& options)
+      : name_(name),
+        job_(std::move(job)),
+        options_(options),
+        exchange_(comm, name, job_, options),
+        pieces_(static_cast<std::size_t>(exchange_.size())),
+        sources_(pieces_.size()) {}
+
+  int rank() const override { return exchange_.rank(); }
+  int size() const override { return exchange_.size(); }
+  const std::string& name() const override { return name_; }
+
+  void all_reduce(const Context& ctx, const Tensor& data, ReduceOp op) override;
+  void reduce_scatter(const Context& ctx, const Tensor& in, const Tensor& out) override;
+  void all_gather(const Context& ctx, const Tensor& in, const Tensor& out) override;
+  void broadcast(const Context& ctx, const Tensor& data, int root) override;
+  void barrier() override;
+  std::unique_ptr<Communicator> split(int color, int key, const std::string& name) override;
+
+ private:
+  /// A range of the elements that one rank reduces.
+  struct Chunk {
+    std::int64_t first = 0, count = 0;
+  };
+
+  std::int64_t enter(std::int64_t count) const;
+  void announce(const Collective& collective, std::int64_t bytes);
+  void clear_pieces() { std::fill(pieces_.begin(), pieces_.end(), Piece{}); }
+  char* scratch(int r) { return scratch_.data() + scratch_slot_ * r; }
+  void reserve_scratch(std::int64_t bytes_per_rank);
+  void reduce(Dtype dtype, ReduceOp op, std::int64_t count, char* own, char* out);
+  void all_reduce_at_once(const Collective& collective, const Tensor& data);
+  void all_reduce_segment(const Collective& collective, char* data, std::int64_t count);
+
+  std::string name_;
+  std::shared_ptr<JobRanks> job_;
+  CommunicatorOptions options_;
+  MpiExchange exchange_;
+  std::vector<Piece> pieces_;         // [size]
+  std::vector<const void*> sources_;  // [size]
+  std::vector<char> scratch_;         // size x scratch_slot_ bytes: what the other ranks add
+  std::int64_t scratch_slot_ = 0;
+};
+
+/// Carries out planned faults; returns the count to use.
+std::int64_t MpiCommunicator::enter(std::int64_t count) const {
+  if (options_.fault == nullptr) return count;
+  options_.fault->at("collective");
+  return options_.fault->wrong_count() && count > 0 ? count - 1 : count;
+}
+
+void MpiCommunicator::announce(const Collective& collective, std::int64_t bytes) {
+  exchange_.announce(collective, bytes, pieces_);
+}
+
+void MpiCommunicator::reserve_scratch(std::int64_t bytes_per_rank) {
+  constexpr std::int64_t kAlignment = 64;
+  scratch_slot_ = (bytes_per_rank + kAlignment - 1) / kAlignment * kAlignment;
+  const auto needed = static_cast<std::size_t>(scratch_slot_ * size());
+  if (scratch_.size() < needed) scratch_.resize(needed);
+}
+
+void MpiCommunicator::reduce(Dtype dtype, ReduceOp op, std::int64_t count, char* own, char* out) {
+  for (int r = 0; r < size(); ++r) sources_[static_cast<std::size_t>(r)] = r == rank() ? own : scratch(r);
+  reduce_in_order(dtype, op, sources_.data(), size(), count, out);
+}
+
+void MpiCommunicator::all_reduce(const Context& /*ctx*/, const Tensor& data, ReduceOp op) {
+  TRAINER_CHECK(data.contiguous(), "collectives take contiguous tensors");
+  const std::int64_t element = dtype_size(data.dtype);
+  const Collective collective{
+      .count = enter(data.numel()), .kind = CollectiveKind::all_reduce, .dtype = data.dtype, .op = op};
+  if (collective.count * element <= MpiExchange::kInlineBytes) {
+    all_reduce_at_once(collective, data);
+  } else {
+    clear_pieces();
+    announce(collective, data.bytes());
+    const std::int64_t segment = std::max<std::int64_t>(options_.piece_bytes / element, 1) * size();
+    for (std::int64_t first = 0; first < collective.count; first += segment)
+      all_reduce_segment(collective, static_cast<char*>(data.data) + first * element,
+                         std::min(segment, collective.count - first));
+  }
+  exchange_.finish();
+}
+
+/// Few elements: every rank sends all of them to all and reduces them itself, in one exchange instead of two.
+void MpiCommunicator::all_reduce_at_once(const Collective& collective, const Tensor& data) {
+  const std::int64_t bytes = collective.count * dtype_size(collective.dtype);
+  char* own = static_cast<char*>(data.data);
+  reserve_scratch(bytes);
+  for (int r = 0; r < size(); ++r) pieces_[static_cast<std::size_t>(r)] = {own, bytes, scratch(r), bytes};
+  announce(collective, data.bytes());
+  reduce(collective.dtype, collective.op, collective.count, own, own);
+}
+
+/// A reduce-scatter in which rank r reduces chunk r, and an all-gather of the chunks.
+void MpiCommunicator::all_reduce_segment(const Collective& collective, char* data, std::int64_t count) {
+  const std::int64_t element = dtype_size(collective.dtype);
+  const auto chunk = [&](int r) {
+    const std::int64_t first = count * r / size();
+    return Chunk{first, count * (r + 1) / size() - first};
+  };
+  const Chunk mine = chunk(rank());
+  char* own = data + mine.first * element;
+  reserve_scratch(mine.count * element);
+  for (int r = 0; r < size(); ++r)
+    pieces_[static_cast<std::size_t>(r)] = {data + chunk(r).first * element, chunk(r).count * element, scratch(r),
+                                            mine.count * element};
+  exchange_.transfer(pieces_);
+  reduce(collective.dtype, collective.op, mine.count, own, own);
+  for (int r = 0; r < size(); ++r)
+    pieces_[static_cast<std::size_t>(r)] = {own, mine.count * element, data + chunk(r).first * element,
+                                            chunk(r).count * element};
+  exchange_.transfer(pieces_);
+}
+
+void MpiCommunicator::reduce_scatter(const Context& /*ctx*/, const Tensor& in, const Tensor& out) {
+  TRAINER_CHECK(in.contiguous() && out.contiguous() && in.dtype == out.dtype && in.numel() == out.numel() * size(),
+                "reduce_scatter of {} {} elements into {} {} on {} ranks", in.numel(), dtype_name(in.dtype),
+                out.numel(), dtype_name(out.dtype), size());
+  const std::int64_t element = dtype_size(in.dtype);
+  const std::int64_t part_bytes = out.numel() * element;
+  const Collective collective{
+      .count = enter(out.numel()), .kind = CollectiveKind::reduce_scatter, .dtype = in.dtype, .op = ReduceOp::sum};
+  char* source = static_cast<char*>(in.data);
+  char* target = static_cast<char*>(out.data);
+  const std::int64_t segment =
+      std::max<std::int64_t>(std::min(options_.piece_bytes, std::max(out.bytes(), element)) / element, 1);
+  reserve_scratch(segment * element);
+  const auto set_pieces = [&](std::int64_t first, std::int64_t count) {
+    for (int r = 0; r < size(); ++r)
+      pieces_[static_cast<std::size_t>(r)] = {source + r * part_bytes + first * element, count * element, scratch(r),
+                                              count * element};
+  };
+  const bool inline_payload = collective.count * element <= MpiExchange::kInlineBytes && collective.count <= segment;
+  clear_pieces();
+  if (inline_payload) set_pieces(0, collective.count);
+  announce(collective, in.bytes());
+  for (std::int64_t first = 0; first < collective.count; first += segment) {
+    const std::int64_t count = std::min(segment, collective.count - first);
+    if (!inline_payload) {
+      set_pieces(first, count);
+      exchange_.transfer(pieces_);
+    }
+    reduce(collective.dtype, collective.op, count, source + rank() * part_bytes + first * element,
+           target + first * element);
+  }
+  exchange_.finish();
+}
+
+void MpiCommunicator::all_gather(const Context& /*ctx*/, const Tensor& in, const Tensor& out) {
+  TRAINER_CHECK(in.contiguous() && out.contiguous() && in.dtype == out.dtype && out.numel() == in.numel() * size(),
+                "all_gather of {} {} elements into {} {} on {} ranks", in.numel(), dtype_name(in.dtype), out.numel(),
+                dtype_name(out.dtype), size());
+  const std::int64_t element = dtype_size(in.dtype);
+  const Collective collective{.count = enter(in.numel()), .kind = CollectiveKind::all_gather, .dtype = in.dtype};
+  const std::int64_t bytes = collective.count * element;
+  char* source = static_cast<char*>(in.data);
+  char* target = static_cast<char*>(out.data);
+  for (int r = 0; r < size(); ++r)
+    pieces_[static_cast<std::size_t>(r)] = {source, bytes, target + r * in.bytes(), bytes};
+  announce(collective, out.bytes());
+  if (bytes > MpiExchange::kInlineBytes) exchange_.transfer(pieces_);
+  char* own = target + rank() * in.bytes();
+  if (own != source && bytes > 0) std::memcpy(own, source, static_cast<std::size_t>(bytes));
+  exchange_.finish();
+}
+
+void MpiCommunicator::broadcast(const Context& /*ctx*/, const Tensor& data, int root) {
+  TRAINER_CHECK(data.contiguous() && root >= 0 && root < size(), "broadcast from root {} of {} ranks", root, size());
+  const Collective collective{
+      .count = enter(data.numel()), .root = root, .kind = CollectiveKind::broadcast, .dtype = data.dtype};
+  const std::int64_t bytes = collective.count * dtype_size(data.dtype);
+  char* own = static_cast<char*>(data.data);
+  clear_pieces();
+  for (int r = 0; r < size(); ++r) {
+    Piece& piece = pieces_[static_cast<std::size_t>(r)];
+    if (rank() == root) piece = {.send = own, .send_bytes = bytes};
+    if (r == root) piece = {.receive = own, .receive_bytes = bytes};
+  }
+  announce(collective, data.bytes());
+  if (bytes > MpiExchange::kInlineBytes) exchange_.transfer(pieces_);
+  exchange_.finish();
+}
+
+void MpiCommunicator::barrier() {
+  enter(0);
+  clear_pieces();
+  announce({.kind = CollectiveKind::barrier}, 0);
+  exchange_.finish();
+}
+
+std::unique_ptr<Communicator> MpiCommunicator::split(int color, int key, const std::string& name) {
+  TRAINER_CHECK(color >= 0, "color {}", color);
+  barrier();  // MPI_Comm_split has no timeout: enter it only when all ranks have come
+  MPI_Comm part = MPI_COMM_NULL;
+  check_mpi(MPI_Comm_split(exchange_.comm(), color, key, &part), "MPI_Comm_split");
+  return std::make_unique<MpiCommunicator>(part, name, job_, options_);
+}
+
+}  // namespace
+
+std::unique_ptr<Communicator> make_mpi_world(std::shared_ptr<JobRanks> ranks, const CommunicatorOptions& options) {
+  MPI_Comm world = MPI_COMM_NULL;
+  check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &world), "MPI_Comm_dup");
+  return std::make_unique<MpiCommunicator>(world, "world", std::move(ranks), options);
+}
+
+}  // namespace trainer

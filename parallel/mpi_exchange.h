@@ -1,0 +1,103 @@
+// Messages between the ranks of one MPI communicator, with waiting that can end. Included by mpi_*.cc only.
+#pragma once
+#include <mpi.h>
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "parallel/mpi_job.h"
+
+namespace trainer {
+
+enum class CollectiveKind : std::uint8_t { barrier, all_reduce, reduce_scatter, all_gather, broadcast };
+std::string_view collective_name(CollectiveKind kind);
+
+/// What a rank is about to do. Ranks send it to each other first, so that a disagreement is an error that names both
+/// sides instead of a hang or a truncated message.
+struct Collective {
+  std::uint64_t number = 0;  // counts the collectives of the group
+  std::int64_t count = 0;    // elements: all_reduce, broadcast: data; reduce_scatter: out; all_gather: in
+  std::int32_t root = -1;    // broadcast only
+  CollectiveKind kind = CollectiveKind::barrier;
+  Dtype dtype = Dtype::u8;
+  ReduceOp op = ReduceOp::sum;
+  std::uint8_t unused = 0;
+};
+
+/// What this rank sends to and receives from one other rank.
+struct Piece {
+  const char* send = nullptr;
+  std::int64_t send_bytes = 0;
+  char* receive = nullptr;
+  std::int64_t receive_bytes = 0;
+};
+
+/// Throws Error(communication) when an MPI call failed.
+void check_mpi(int code, const char* call);
+
+class MpiExchange {
+ public:
+  /// Payloads up to this size travel with the first message.
+  static constexpr std::int64_t kInlineBytes = 1024;
+
+  /// Takes over `comm`.
+  MpiExchange(MPI_Comm comm, const std::string& name, std::shared_ptr<JobRanks> job,
+              const CommunicatorOptions& options);
+  ~MpiExchange();
+  MpiExchange(const MpiExchange&) = delete;
+  MpiExchange& operator=(const MpiExchange&) = delete;
+
+  int rank() const { return rank_; }
+  int size() const { return static_cast<int>(world_ranks_.size()); }
+  MPI_Comm comm() const { return comm_; }
+
+  /// Starts a collective: every rank sends its description to every other (broadcast: the root only), and pieces of at
+  /// most kInlineBytes with it. pieces [size]; the own one is ignored. Throws when a description differs.
+  void announce(Collective collective, std::int64_t bytes, const std::vector<Piece>& pieces);
+  /// Longer pieces, in messages of at most options.piece_bytes.
+  void transfer(const std::vector<Piece>& pieces);
+  /// The collective is done.
+  void finish() { job_->last_operation().finished = true; }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  struct Message {  // of the exchange in progress
+    int peer;
+    bool receive;
+    std::int64_t bytes;  // receive: expected; -1: any
+  };
+
+  void post_send(int peer, const void* data, std::int64_t bytes);
+  void post_receive(int peer, void* data, std::int64_t bytes, bool exact);
+  void wait();
+  void check_received();
+  void check_description(int peer, const Collective& theirs) const;
+  std::vector<int> missing();
+  void look_for_trouble(Clock::duration waited);
+  [[noreturn]] void transport_failed(int code);
+  [[noreturn]] void give_up(const std::string& reason, double waited_seconds);
+  void abandon();
+  std::string where() const;
+  std::string describe_all(const std::vector<int>& peers) const;
+
+  MPI_Comm comm_;
+  std::string name_;
+  std::shared_ptr<JobRanks> job_;
+  CommunicatorOptions options_;
+  int rank_ = 0;
+  std::vector<int> world_ranks_;
+  int tags_ = 1;  // tags in use: number modulo this
+
+  Collective current_;
+  std::vector<std::vector<char>> outbox_, inbox_;  // [size] first messages
+  std::vector<MPI_Request> requests_;
+  std::vector<MPI_Status> statuses_;
+  std::vector<Message> messages_;
+  std::vector<int> ended_;  // peers that were seen to have ended at the last look
+  Clock::time_point stop_seen_{};
+};
+
+}  // namespace trainer

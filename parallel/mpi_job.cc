@@ -1,0 +1,76 @@
+#include "parallel/mpi_job.h"
+
+#include <mpi.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <vector>
+
+#include "parallel/mpi_communicator.h"
+
+namespace trainer {
+
+struct MpiJob::SharedWord {
+  MPI_Win window = MPI_WIN_NULL;
+  std::int32_t* word = nullptr;
+
+  /// Collective over the ranks of a node.
+  explicit SharedWord(MPI_Comm node) {
+    int rank = 0;
+    MPI_Comm_rank(node, &rank);
+    void* mine = nullptr;
+    MPI_Win_allocate_shared(rank == 0 ? sizeof(std::int32_t) : 0, sizeof(std::int32_t), MPI_INFO_NULL, node, &mine,
+                            &window);
+    MPI_Aint bytes = 0;
+    int unit = 0;
+    void* first = nullptr;
+    MPI_Win_shared_query(window, 0, &bytes, &unit, &first);
+    word = static_cast<std::int32_t*>(first);
+    if (rank == 0) *word = 0;
+    MPI_Barrier(node);
+  }
+};
+
+MpiJob::MpiJob(int* argc, char*** argv) {
+  // Other threads (the data loader) never call MPI; SERIALIZED lets the thread that does be another than the first.
+  int provided = 0;
+  if (MPI_Init_thread(argc, argv, MPI_THREAD_SERIALIZED, &provided) != MPI_SUCCESS)
+    fail(ExitCode::communication, "MPI_Init_thread failed");
+  int rank = 0, size = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &size);
+
+  // Which ranks share memory decides the local rank. Environment variables of launchers disagree: inside sbatch,
+  // SLURM_LOCALID is 0 for every rank that mpirun starts.
+  MPI_Comm node = MPI_COMM_NULL;
+  MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &node);
+  shared_ = std::make_unique<SharedWord>(node);
+
+  RankProcess mine = this_process();
+  MPI_Comm_rank(node, &mine.local_rank);
+  mine.node = rank;
+  MPI_Bcast(&mine.node, 1, MPI_INT32_T, 0, node);
+  MPI_Comm_free(&node);
+  std::vector<RankProcess> all(static_cast<std::size_t>(size));
+  MPI_Allgather(&mine, static_cast<int>(sizeof mine), MPI_BYTE, all.data(), static_cast<int>(sizeof mine), MPI_BYTE,
+                MPI_COMM_WORLD);
+  ranks_ = std::make_shared<JobRanks>(std::move(all), rank, shared_->word);
+}
+
+MpiJob::~MpiJob() {
+  if (std::uncaught_exceptions() > 0) return;
+  MPI_Win_free(&shared_->window);
+  MPI_Finalize();
+}
+
+std::unique_ptr<Communicator> MpiJob::world(const CommunicatorOptions& options) {
+  return make_mpi_world(ranks_, options);
+}
+
+void MpiJob::abort(int exit_code) {
+  MPI_Abort(MPI_COMM_WORLD, exit_code);
+  std::_Exit(exit_code);
+}
+
+}  // namespace trainer
