@@ -5,7 +5,7 @@
 #include "parallel/self_communicator.h"
 #include "tests/support/engine_harness.h"
 #include "tests/support/goldens.h"
-#include "tests/support/mpi_test.h"
+#include "tests/support/mpi_world.h"
 
 namespace trainer::test {
 namespace {
