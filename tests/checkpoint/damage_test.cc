@@ -31,7 +31,7 @@ class Damage : public testing::Test {
   }
   /// The same damage when the checkpoint is asked for by its path.
   void expect_refused(const std::string& reason) const {
-    OneRank world;
+    SelfCommunicator world("world");
     const std::string message = error_of(
         ExitCode::checkpoint, [&] { find_checkpoint("", folder_ / "step_00000002", world, [](const auto&) {}); });
     expect_contains(message, "step_00000002");
@@ -89,7 +89,7 @@ TEST_F(Damage, FlippedBitsAnywhereInARankFile) {
 }
 
 TEST_F(Damage, AFlippedBitOfATensorNamesFileTensorAndBox) {
-  OneRank world;
+  SelfCommunicator world("world");
   const CheckpointInfo info = *find_auto(folder_.path());
   const std::string name = "model.layers.0.mlp.down_proj.weight";
   const StoredPiece& piece = info.manifest.tensors.at(name).pieces[1];
@@ -196,7 +196,7 @@ TEST_F(Damage, OfTheNameDoesNotMatter) {
 
 TEST(Find, ChoicesOfLoad) {
   const TemporaryFolder folder;
-  OneRank world;
+  SelfCommunicator world("world");
   const auto find = [&](const std::string& load) {
     return find_checkpoint(folder.path(), load, world, [](const std::string& warning) { ADD_FAILURE() << warning; });
   };

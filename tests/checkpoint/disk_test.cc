@@ -54,7 +54,7 @@ SaveRequest request_of(const std::string& folder, std::int64_t step, Model& mode
 }
 
 void expect_loads(const std::string& folder, std::int64_t step, const Model& expected) {
-  OneRank world;
+  SelfCommunicator world("world");
   std::vector<std::string> warnings;
   const auto info = find_auto(folder, &warnings);
   ASSERT_TRUE(info.has_value());
@@ -71,7 +71,7 @@ const std::vector<std::string> kOnlyStep1{"latest", "step_00000001"};
 TEST(FullDisk, IsRefusedBeforeAnythingIsWritten) {
   const SmallDisk disk(8);
   if (!disk.mounted()) GTEST_SKIP() << "this process may not mount a tmpfs";
-  OneRank world;
+  SelfCommunicator world("world");
   Model model = of_bytes(5 << 20);
   save_checkpoint(request_of(disk.path(), 1, model), world, FaultPlan());
   model.reads = 0;
@@ -88,7 +88,7 @@ TEST(FullDisk, IsRefusedBeforeAnythingIsWritten) {
 TEST(FullDisk, ThatFillsWhileSaving) {
   const SmallDisk disk(16);
   if (!disk.mounted()) GTEST_SKIP() << "this process may not mount a tmpfs";
-  OneRank world;
+  SelfCommunicator world("world");
   Model model = of_bytes(5 << 20);
   save_checkpoint(request_of(disk.path(), 1, model), world, FaultPlan());
   for (const std::int64_t read : {1, 2, 7, 15, 19, 20}) {
@@ -117,7 +117,7 @@ TEST(FullDisk, ThatFillsWhileSaving) {
 TEST(FullDisk, AsALimitOnTheSizeOfFiles) {
   const TemporaryFolder folder;
   Model model = of_bytes(5 << 20);
-  OneRank world;
+  SelfCommunicator world("world");
   save_checkpoint(request_of(folder.path(), 1, model), world, FaultPlan());
   const pid_t pid = fork();
   if (pid == 0) {
@@ -146,7 +146,7 @@ TEST(FullDisk, AsALimitOnTheSizeOfFiles) {
 TEST(ReadOnlyFolder, FailsTheSaveAndServesTheLoad) {
   const SmallDisk disk(16);
   if (!disk.mounted()) GTEST_SKIP() << "this process may not mount a tmpfs";
-  OneRank world;
+  SelfCommunicator world("world");
   Model model = of_bytes(1 << 20);
   save_checkpoint(request_of(disk.path(), 1, model), world, FaultPlan());
   ASSERT_TRUE(disk.remount(MS_RDONLY));
@@ -183,7 +183,7 @@ TEST(Folder, ManySavesWithRandomDelaysUnderARelativePath) {
   const TemporaryFolder folder;
   const fs::path before = fs::current_path();
   fs::current_path(folder.path());
-  OneRank world;
+  SelfCommunicator world("world");
   Random random(23);
   Model model = Model::small();
   model.on_read = [&] { std::this_thread::sleep_for(std::chrono::microseconds(random.between(0, 500))); };
@@ -204,7 +204,7 @@ TEST(Folder, ManySavesWithRandomDelaysUnderARelativePath) {
 
 TEST(Folder, SavingAStepAgainReplacesIt) {
   const TemporaryFolder folder;
-  OneRank world;
+  SelfCommunicator world("world");
   Model model = Model::small();
   for (const std::uint64_t seed : {5u, 6u}) {
     model.fill(seed);
@@ -251,7 +251,7 @@ TEST(KeepLast, CountsFromTheNewestAndSparesWhatItCannotRead) {
   for (const std::int64_t step : {10, 20, 30}) save_step(folder.path(), step);
   write_file(folder / "step_00000020/manifest.json", "garbage");
   save_step(folder.path(), 5);  // back to an older step: it is the newest now
-  OneRank world;
+  SelfCommunicator world("world");
   Model model = Model::small();
   model.fill(6);
   SaveRequest request = request_for(folder.path(), 6, model.whole());
@@ -267,7 +267,7 @@ TEST(KeepLast, DoesNotRemoveWhenTheSaveFails) {
   const TemporaryFolder folder;
   save_step(folder.path(), 1);
   save_step(folder.path(), 2);
-  OneRank world;
+  SelfCommunicator world("world");
   Model model = Model::small();
   SaveRequest request = request_for(folder.path(), 3, model.whole());
   request.keep_last = 1;

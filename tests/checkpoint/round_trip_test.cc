@@ -8,7 +8,7 @@ namespace trainer::checkpoint_test {
 namespace {
 
 CheckpointInfo save_and_find(const SaveRequest& request) {
-  OneRank world;
+  SelfCommunicator world("world");
   save_checkpoint(request, world, FaultPlan());
   const auto info = find_auto(request.save_dir);
   EXPECT_TRUE(info.has_value());
@@ -17,7 +17,7 @@ CheckpointInfo save_and_find(const SaveRequest& request) {
 
 TEST(RoundTrip, EveryDtypeAndTheTexts) {
   const TemporaryFolder folder;
-  OneRank world;
+  SelfCommunicator world("world");
   Model saved = Model::of_all_dtypes(), loaded = Model::of_all_dtypes();
   saved.fill(7);
   SaveRequest request = request_for(folder / "a/b", 12, saved.whole());
@@ -47,7 +47,7 @@ TEST(RoundTrip, EveryDtypeAndTheTexts) {
 TEST(RoundTrip, AnyTilingIntoAnyOther) {
   for (std::uint64_t seed = 0; seed < 60; ++seed) {
     const TemporaryFolder folder;
-    OneRank world;
+    SelfCommunicator world("world");
     Random random(seed);
     Model saved = Model::of_all_dtypes(), loaded = Model::of_all_dtypes();
     saved.fill(seed);
@@ -61,7 +61,7 @@ TEST(RoundTrip, AnyTilingIntoAnyOther) {
 
 TEST(RoundTrip, PartOfATensorTouchesNothingElse) {
   const TemporaryFolder folder;
-  OneRank world;
+  SelfCommunicator world("world");
   Model saved = Model::small(), loaded = Model::small();
   saved.fill(3);
   Random random(5);
@@ -81,7 +81,7 @@ TEST(RoundTrip, PartOfATensorTouchesNothingElse) {
 
 TEST(RoundTrip, PiecesAreCutBetweenRowsAndReadOnce) {
   const TemporaryFolder folder;
-  OneRank world;
+  SelfCommunicator world("world");
   Model model = Model::small();  // [40, 16] float32: 64 bytes a row
   SaveRequest request = request_for(folder.path(), 1, model.whole());
   request.max_piece_bytes = 200;
@@ -97,7 +97,7 @@ TEST(RoundTrip, PiecesAreCutBetweenRowsAndReadOnce) {
 
 TEST(RoundTrip, EmptyPiecesAreAllowed) {
   const TemporaryFolder folder;
-  OneRank world;
+  SelfCommunicator world("world");
   Model model = Model::small();
   model.fill(1);
   auto pieces = model.whole();
@@ -109,7 +109,7 @@ TEST(RoundTrip, EmptyPiecesAreAllowed) {
 
 TEST(Load, MismatchesNameBothSidesAndWriteNothing) {
   const TemporaryFolder folder;
-  OneRank world;
+  SelfCommunicator world("world");
   save_step(folder.path(), 4);
   const auto info = find_auto(folder.path());
   ASSERT_TRUE(info.has_value());
@@ -135,7 +135,7 @@ TEST(Load, MismatchesNameBothSidesAndWriteNothing) {
 TEST(Save, TilingFaultsAreRefusedAndLeaveNothing) {
   const auto message_for = [](auto change) {
     const TemporaryFolder folder;
-    OneRank world;
+    SelfCommunicator world("world");
     Model model = Model::small();
     auto pieces = model.whole();
     change(model, pieces);
@@ -160,7 +160,7 @@ TEST(Save, TilingFaultsAreRefusedAndLeaveNothing) {
 
 TEST(Save, StateThatIsNotJsonIsRefused) {
   const TemporaryFolder folder;
-  OneRank world;
+  SelfCommunicator world("world");
   Model model = Model::small();
   SaveRequest request = request_for(folder.path(), 1, model.whole());
   request.state_json = R"({"loss": NaN})";
@@ -170,7 +170,7 @@ TEST(Save, StateThatIsNotJsonIsRefused) {
 
 TEST(Save, AnErrorOfAReadFunctionKeepsItsCode) {
   const TemporaryFolder folder;
-  OneRank world;
+  SelfCommunicator world("world");
   Model model = Model::small();
   model.on_read = [] { fail(ExitCode::communication, "device lost"); };
   EXPECT_EQ(error_of(ExitCode::communication,
@@ -181,7 +181,7 @@ TEST(Save, AnErrorOfAReadFunctionKeepsItsCode) {
 
 TEST(Save, EstimateIsAnUpperBoundAndClose) {
   const TemporaryFolder folder;
-  OneRank world;
+  SelfCommunicator world("world");
   Model model;
   for (int i = 0; i < 50; ++i) model.tensors.push_back({"tensor." + std::to_string(i), {2, 100, 100}, Dtype::f32, {}});
   model.clear();

@@ -148,7 +148,7 @@ SaveRequest request_for(const std::string& save_dir, std::int64_t step, std::vec
 }
 
 SaveResult save_step(const std::string& save_dir, std::int64_t step, std::int64_t keep_last) {
-  OneRank world;
+  SelfCommunicator world("world");
   Model model = Model::small();
   model.fill(static_cast<std::uint64_t>(step));
   SaveRequest request = request_for(save_dir, step, model.whole());
@@ -157,14 +157,14 @@ SaveResult save_step(const std::string& save_dir, std::int64_t step, std::int64_
 }
 
 std::optional<CheckpointInfo> find_auto(const std::string& save_dir, std::vector<std::string>* warnings) {
-  OneRank world;
+  SelfCommunicator world("world");
   return find_checkpoint(save_dir, "auto", world, [&](const std::string& warning) {
     if (warnings != nullptr) warnings->push_back(warning);
   });
 }
 
 void expect_content(const CheckpointInfo& info) {
-  OneRank world;
+  SelfCommunicator world("world");
   Model expected = Model::small(), loaded = Model::small();
   expected.fill(static_cast<std::uint64_t>(info.manifest.step));
   load_pieces(info, loaded.whole(), world);

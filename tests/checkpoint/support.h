@@ -1,4 +1,4 @@
-// What the checkpoint tests share: a group of one, folders that vanish, and a model that is nothing but tensors of
+// What the checkpoint tests share: folders that vanish, and a model that is nothing but tensors of
 // known bits.
 #pragma once
 #include <gtest/gtest.h>
@@ -11,29 +11,9 @@
 
 #include "core/checkpoint/load.h"
 #include "core/checkpoint/save.h"
-#include "parallel/communicator.h"
+#include "parallel/self_communicator.h"
 
 namespace trainer::checkpoint_test {
-
-/// A process alone: every collective is the identity.
-class OneRank : public Communicator {
- public:
-  int rank() const override { return 0; }
-  int size() const override { return 1; }
-  const std::string& name() const override { return name_; }
-  void all_reduce(const Context&, const Tensor&, ReduceOp) override {}
-  void reduce_scatter(const Context&, const Tensor& in, const Tensor& out) override { copy(in, out); }
-  void all_gather(const Context&, const Tensor& in, const Tensor& out) override { copy(in, out); }
-  void broadcast(const Context&, const Tensor&, int) override {}
-  void barrier() override {}
-  std::unique_ptr<Communicator> split(int, int, const std::string&) override { return std::make_unique<OneRank>(); }
-
- private:
-  static void copy(const Tensor& in, const Tensor& out) {
-    if (in.data != out.data) std::memcpy(out.data, in.data, static_cast<std::size_t>(in.bytes()));
-  }
-  std::string name_ = "one";
-};
 
 class TemporaryFolder {
  public:

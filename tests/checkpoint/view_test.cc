@@ -31,7 +31,7 @@ struct Saved {
 };
 
 void save_tiled(Saved& saved, Model model) {
-  OneRank world;
+  SelfCommunicator world("world");
   Random random(9);
   saved.model = std::move(model);
   saved.model.fill(9);
@@ -79,7 +79,7 @@ TEST(View, ReadByH5py) {
   const auto has_h5py = [&] { return std::system((python + " -c 'import h5py' >/dev/null 2>&1").c_str()) == 0; };
   if (!has_h5py()) python = "/usr/bin/python3";
   if (!has_h5py()) GTEST_SKIP() << "python3-h5py is not installed";
-  OneRank world;
+  SelfCommunicator world("world");
   const TemporaryFolder folder;
   Model model;
   for (const Dtype dtype : {Dtype::f32, Dtype::bf16, Dtype::f16})
