@@ -46,6 +46,7 @@ LocalParam place_param(const ParamDecl& decl, const TpPlace& place) {
       break;
     }
   }
+  local.real_rows = std::clamp<std::int64_t>(decl.rows - local.global_row, 0, local.rows);
   return local;
 }
 

@@ -94,10 +94,8 @@ std::vector<Piece> collect(Engine& engine, const Range& range, const Wanted& wan
     const LocalParam& local = layout.local(id);
     const FlatRange flat = range(decl.block);
     const std::int64_t shard_first = engine.optimizer().range(decl.block).first;
-    // Padding rows of the vocabulary are no part of the global tensor.
-    const std::int64_t real_rows = std::clamp<std::int64_t>(decl.rows - local.global_row, 0, local.rows);
     const std::int64_t first = std::max(flat.first, local.offset);
-    const std::int64_t last = std::min(flat.first + flat.count, local.offset + real_rows * local.cols);
+    const std::int64_t last = std::min(flat.first + flat.count, local.offset + local.real_numel());
     const ShardTensors shard = engine.optimizer().tensors(decl.block);
     for_each_row_aligned(first - local.offset, last - local.offset, local.cols, [&](std::int64_t element, Box box) {
       const std::int64_t shard_offset = local.offset + element - shard_first;

@@ -122,7 +122,7 @@ void Engine::poison_gradients() {
     const int block = layout.decl(id).block;
     const FlatRange shard = parts_->optimizer.range(block);
     const std::int64_t first = std::max(shard.first, layout.local(id).offset);
-    if (first >= std::min(shard.first + shard.count, layout.local(id).offset + layout.local(id).numel())) continue;
+    if (first >= std::min(shard.first + shard.count, layout.local(id).offset + layout.local(id).real_numel())) continue;
     ops::fill(ctx_, {.x = parts_->sink.shard(block).flat_range(first - shard.first, 1), .value = poison->value});
     return;
   }
