@@ -22,6 +22,7 @@
 namespace trainer {
 namespace {
 
+constexpr std::size_t max_faults = 100;  // enough to correct a file, and no flood
 constexpr std::string_view environment_prefix = "TRAINER__";
 
 /// The text of a configuration file; of a longer one only so much that the guard sees its size.
@@ -115,7 +116,7 @@ class Reader {
   void assignment(const std::string& set) {
     const std::size_t equals = set.find('=');
     if (equals == std::string::npos) {
-      faults_.push_back(fmt::format("--set {}: has no '='; right would be --set section.key=value", printable(set)));
+      add(fmt::format("--set {}: has no '='; right would be --set section.key=value", printable(set)));
       return;
     }
     const std::string path(trimmed(std::string_view(set).substr(0, equals)));
@@ -127,11 +128,11 @@ class Reader {
     if (broken_) return;
     for (const ConfigItem& item : schema_.items) {
       if (!item.required || origins_.contains(item.path) || faulty_.contains(item.path)) continue;
-      const auto section = section_places_.find(item.section());
-      const std::string where = section != section_places_.end() ? section->second : name_;
+      const auto section = origins_.find(item.section());
+      const std::string where = section != origins_.end() ? section->second : name_;
       faulty_.insert(item.path);
-      faults_.push_back(fmt::format("{}{}: is missing; right would be {} ({})", where.empty() ? "" : where + ": ",
-                                    item.path, expectation(item), item.doc));
+      add(fmt::format("{}{}: is missing; right would be {} ({})", where.empty() ? "" : where + ": ", item.path,
+                      expectation(item), item.doc));
     }
   }
 
@@ -141,12 +142,15 @@ class Reader {
     for (const CrossFault& fault : find_cross_faults(config, world_size)) {
       const bool known = std::any_of(fault.keys.begin(), fault.keys.end(),
                                      [&](const std::string& key) { return faulty_.contains(key); });
-      if (!known) faults_.push_back(fault_line(fault, origins_));
+      if (!known) add(fault_line(fault, origins_, name_));
     }
   }
 
   void throw_faults() const {
-    if (!faults_.empty()) throw_config_faults(faults_);
+    if (faults_.empty()) return;
+    std::vector<std::string> lines = faults_;
+    if (more_faults_ > 0) lines.push_back(fmt::format("and {} more", more_faults_));
+    throw_config_faults(lines);
   }
 
   const ConfigOrigins& origins() const { return origins_; }
@@ -158,12 +162,22 @@ class Reader {
 
   void broken(const char* what) {
     broken_ = true;
-    faults_.emplace_back(what);
+    add(what);
   }
+
+  void add(std::string line) {
+    if (is_full()) {
+      ++more_faults_;
+    } else {
+      faults_.push_back(std::move(line));
+    }
+  }
+
+  bool is_full() const { return faults_.size() >= max_faults; }
 
   void fault(Place place, const std::string& path, const std::string& what) {
     faulty_.insert(path);
-    faults_.push_back(fmt::format("{}: {}: {}", where(place), printable(path), what));
+    add(fmt::format("{}: {}: {}", where(place), printable(path), what));
   }
 
   void unknown(Place place, const std::string& path) {
@@ -171,35 +185,30 @@ class Reader {
     const std::string section = dot == std::string::npos ? "" : path.substr(0, dot);
     const std::string name = dot == std::string::npos ? path : path.substr(dot + 1);
     const ConfigItem* parent = schema_.find(section);
-    std::string advice;
-    if (section.empty() || (parent != nullptr && parent->is_section())) {
-      advice = advise_key(schema_, section, name);
-    } else if (parent != nullptr) {
-      advice = fmt::format("{} is a key; right would be {}", section, expectation(*parent));
-    } else {
-      advice = advise_key(schema_, "", section);
-    }
+    const bool is_key = parent != nullptr && !parent->is_section();
+    const std::string advice = is_key ? fmt::format("{} is a key; right would be {}", section, expectation(*parent))
+                               : is_full() ? std::string()  // no one will read it
+                                           : advise_key(schema_, section, name);
     fault(place, path,
           fmt::format("unknown {}; {}", section.empty() && where_.empty() ? "section or key" : "key", advice));
   }
 
   /// The keys of a section; `path` is empty for the whole document.
   void section(const std::string& path, const YamlNode& node) {
+    std::map<std::string, Place> first;
     for (std::size_t i = 0; i < node.keys.size(); ++i) {
       const YamlNode::Key& key = node.keys[i];
       const std::string child = path.empty() ? key.text : path + "." + key.text;
-      for (std::size_t j = 0; j < i; ++j) {
-        if (node.keys[j].text != key.text) continue;
+      const auto [seen, is_new] = first.emplace(key.text, key.place);
+      if (!is_new) {
         fault(key.place, child,
-              fmt::format("is given twice; first at line {}, column {}", node.keys[j].place.line,
-                          node.keys[j].place.column));
-        break;
+              fmt::format("is given twice; first at line {}, column {}", seen->second.line, seen->second.column));
       }
       const ConfigItem* item = key.text.find('.') == std::string::npos ? schema_.find(child) : nullptr;
       if (item == nullptr) {
         unknown(key.place, child);
       } else {
-        if (item->is_section()) section_places_[child] = where(key.place);
+        if (item->is_section()) origins_[child] = where(key.place);
         assign(*item, node.items[i]);
       }
     }
@@ -240,9 +249,9 @@ class Reader {
   std::string where_;  // of the setting being read; empty: a file
   bool broken_ = false;
   std::vector<std::string> faults_;
+  std::size_t more_faults_ = 0;
   std::set<std::string> faulty_;
   ConfigOrigins origins_;
-  std::map<std::string, std::string> section_places_;
 };
 
 }  // namespace

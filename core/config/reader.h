@@ -18,13 +18,15 @@ struct ConfigSources {
   int world_size = 0;  // ranks of the job; 0: not known, and the checks that need it are left out
 };
 
-/// The key's path -> "file:line:column", "environment NAME" or "--set". Keys that nobody set are not in it.
+/// The path of a key or section -> "file:line:column", "environment NAME" or "--set ...". What nobody gave is not in
+/// it.
 using ConfigOrigins = std::map<std::string, std::string>;
 
 /// The variables of this process that start with TRAINER__.
 std::vector<std::pair<std::string, std::string>> config_environment();
 
-/// Reads all sources and checks the result (validate.h). Throws one Error(config) with every fault, a line each:
+/// Reads all sources and checks the result (validate.h). Throws one Error(config) with every fault (of hundreds the
+/// first hundred), a line each:
 /// "file:line:column: section.key: what (value 'x'); right would be ...; did you mean section.key".
 /// Zeros that stand for a derived value stay zeros: see resolve.h.
 Config read_config(const ConfigSources& sources, ConfigOrigins* origins = nullptr);

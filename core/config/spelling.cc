@@ -15,7 +15,7 @@ char folded(char c) {
 }
 
 /// Names of other trainers and model files for our keys.
-constexpr std::array<std::pair<const char*, const char*>, 34> synonyms = {{
+constexpr std::array<Synonym, 34> synonyms = {{
     {"accumulate_grad_batches", "train.global_batch_size"},
     {"batch_size", "train.global_batch_size"},
     {"block_size", "train.seq_length"},
@@ -106,6 +106,10 @@ int edit_distance(std::string_view a, std::string_view b) {
   return last[b.size()];
 }
 
+std::span<const Synonym> key_synonyms() {
+  return synonyms;
+}
+
 std::string nearest_name(std::string_view name, const std::vector<std::string>& candidates) {
   if (name.size() > 64) return {};  // no typing error, and the distance costs time
   const auto nearest = std::min_element(candidates.begin(), candidates.end(), [&](const auto& a, const auto& b) {
@@ -124,6 +128,7 @@ std::string advise_key(const Schema& schema, const std::string& section, const s
   const std::string near_here = nearest_name(name, here);
   if (!near_here.empty() && edit_distance(name, near_here) <= 1) return "did you mean " + path(near_here);
   if (const std::string elsewhere = same_name_elsewhere(schema, name); !elsewhere.empty()) return elsewhere;
+  if (here.empty()) return advise_key(schema, "", section);
   for (const auto& [other, ours] : synonyms) {
     if (edit_distance(name, other) == 0) return fmt::format("did you mean {}", ours);
   }

@@ -1,5 +1,6 @@
 // What a mistyped name was meant to be.
 #pragma once
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -15,8 +16,16 @@ int edit_distance(std::string_view a, std::string_view b);
 /// The candidate nearest to `name`, empty when none is near.
 std::string nearest_name(std::string_view name, const std::vector<std::string>& candidates);
 
+/// What other trainers and model files call one of our keys.
+struct Synonym {
+  const char* other;
+  const char* ours;
+};
+std::span<const Synonym> key_synonyms();
+
 /// Advice for the unknown key `name` in `section` ("" at the top): the section it belongs to, the nearest key of any
-/// section, the key that other trainers call so, or else the keys that there are.
+/// section, the key that other trainers call so, or else the keys that there are. Of a section that does not exist
+/// either, the nearest section.
 std::string advise_key(const Schema& schema, const std::string& section, const std::string& name);
 
 }  // namespace trainer

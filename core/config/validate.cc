@@ -405,12 +405,14 @@ void throw_config_faults(const std::vector<std::string>& lines) {
   fail(ExitCode::config, "{}\n{}", head, fmt::join(lines, "\n"));
 }
 
-std::string fault_line(const CrossFault& fault, const ConfigOrigins& origins) {
+std::string fault_line(const CrossFault& fault, const ConfigOrigins& origins, const std::string& elsewhere) {
   for (const std::string& key : fault.keys) {
-    const auto origin = origins.find(key);
-    if (origin != origins.end()) return fmt::format("{}: {}: {}", origin->second, key, fault.what);
+    if (origins.contains(key)) return fmt::format("{}: {}: {}", origins.at(key), key, fault.what);
   }
-  return fmt::format("{}: {}", fault.keys.front(), fault.what);
+  const std::string& key = fault.keys.front();
+  const auto section = origins.find(key.substr(0, key.rfind('.')));
+  const std::string where = section != origins.end() ? section->second : elsewhere;
+  return fmt::format("{}{}{}: {}", where, where.empty() ? "" : ": ", key, fault.what);
 }
 
 }  // namespace trainer

@@ -28,7 +28,8 @@ void check(const Config& config, int world_size, const ConfigOrigins& origins = 
 /// Throws one Error(config) with a line for each fault.
 [[noreturn]] void throw_config_faults(const std::vector<std::string>& lines);
 
-/// A line for a fault: the origin of the first of its keys that has one, the key, and what is wrong.
-std::string fault_line(const CrossFault& fault, const ConfigOrigins& origins);
+/// A line for a fault: the origin of the first of its keys (or their sections) that has one, else `elsewhere`; the key;
+/// what is wrong.
+std::string fault_line(const CrossFault& fault, const ConfigOrigins& origins, const std::string& elsewhere = {});
 
 }  // namespace trainer

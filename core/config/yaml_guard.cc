@@ -88,6 +88,7 @@ class Guard {
     ++position_;
     ++line_;
     line_start_ = position_;
+    in_indentation_ = true;
   }
 
   void step() {
@@ -104,14 +105,13 @@ class Guard {
     } else {
       if (ended_) refuse(here(), "a second document starts here; right would be one document in a file");
       has_content_ = true;
+      in_indentation_ = false;
       token(c);
     }
   }
 
   void blank(char c) {
-    const bool indentation =
-        text_.substr(line_start_, position_ - line_start_).find_first_not_of(' ') == std::string::npos;
-    if (c == '\t' && indentation && !in_flow()) refuse(here(), "is indented with a tab; right would be spaces");
+    if (c == '\t' && in_indentation_ && !in_flow()) refuse(here(), "is indented with a tab; right would be spaces");
     ++position_;
   }
 
@@ -181,8 +181,11 @@ class Guard {
 
   /// A scalar behind another one in the same entry has no meaning here, though YAML would join plain ones.
   void scalar_starts() {
-    if (last_ == Last::scalar)
-      refuse(here(), "a text follows another; right would be a comma or a new line between them");
+    if (last_ == Last::scalar && in_flow()) {
+      refuse(here(), "a text follows another in the '{}' of {}:{}; right would be a comma, or the closing bracket",
+             open_.back().bracket, open_.back().place.line, open_.back().place.column);
+    }
+    if (last_ == Last::scalar) refuse(here(), "a text follows another; right would be a new line between them");
     last_ = Last::scalar;
   }
 
@@ -260,6 +263,7 @@ class Guard {
   std::size_t line_start_ = 0;
   int line_ = 1;
   Last last_ = Last::nothing;
+  bool in_indentation_ = true;
   bool has_colon_ = false;  // this entry has its ':'
   bool has_content_ = false;
   bool has_start_ = false;  // "---" was seen
