@@ -41,7 +41,7 @@ std::vector<std::string> files_of_folder(const std::string& folder, const std::v
 std::vector<std::string> files_of_pattern(const std::string& pattern) {
   glob_t found{};
   const int rc = ::glob(pattern.c_str(), GLOB_NOSORT, nullptr, &found);
-  const std::vector<std::string> files(found.gl_pathv, found.gl_pathv + found.gl_pathc);
+  std::vector<std::string> files(found.gl_pathv, found.gl_pathv + found.gl_pathc);
   ::globfree(&found);
   if (rc != 0)
     fail(ExitCode::data, "{}: no such file or folder, and no file matches it as a pattern (working folder {})", pattern,

@@ -1,9 +1,10 @@
 #include "data/prepare.h"
 
+#include <fnmatch.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
-#include <regex>
 #include <set>
 #include <span>
 #include <system_error>
@@ -42,10 +43,13 @@ std::vector<fs::path> existing_shards(const std::string& folder) {
   std::error_code error;
   fs::create_directories(folder, error);
   if (error) fail(ExitCode::data, "{}: the folder cannot be made: {}", folder, error.message());
-  const std::regex name("(train|validation)-[0-9]{5}\\.h5");
+  const auto is_shard = [](const std::string& name) {
+    return ::fnmatch("train-[0-9][0-9][0-9][0-9][0-9].h5", name.c_str(), 0) == 0 ||
+           ::fnmatch("validation-[0-9][0-9][0-9][0-9][0-9].h5", name.c_str(), 0) == 0;
+  };
   std::vector<fs::path> shards;
   for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error))
-    if (std::regex_match(entry->path().filename().native(), name)) shards.push_back(entry->path());
+    if (is_shard(entry->path().filename().native())) shards.push_back(entry->path());
   if (error) fail(ExitCode::data, "{}: the folder cannot be read: {}", folder, error.message());
   std::sort(shards.begin(), shards.end());
   return shards;
