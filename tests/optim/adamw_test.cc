@@ -43,6 +43,7 @@ double worst_after_1000_steps(Dtype weight, Dtype moments) {
   HostShard shard(weight, moments, kN);
   shard.write_master(start);
   std::vector<ReferenceAdamW> reference;
+  reference.reserve(start.size());
   for (const double w : start) reference.push_back({w});
   UpdateState state;
   for (std::int64_t t = 1; t <= 1000; ++t) {

@@ -32,6 +32,7 @@ double worst_after_1000_steps(Dtype weight, Dtype moments, double momentum, doub
   HostShard shard(weight, moments, kN);
   shard.write_master(start);
   std::vector<ReferenceSgd> reference;
+  reference.reserve(start.size());
   for (const double w : start) reference.push_back({momentum, weight_decay, nesterov, w});
   UpdateState state;
   state.grad_factor = 0.25;

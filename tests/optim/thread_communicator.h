@@ -93,6 +93,7 @@ class ThreadCommunicator final : public Communicator {
 inline void run_ranks(int size, const std::function<void(std::unique_ptr<Communicator>)>& body) {
   const auto group = std::make_shared<ThreadCommunicator::Group>(size, "world");
   std::vector<std::jthread> ranks;
+  ranks.reserve(static_cast<std::size_t>(size));
   for (int rank = 0; rank < size; ++rank)
     ranks.emplace_back([&, rank] { body(std::make_unique<ThreadCommunicator>(group, rank)); });
 }
