@@ -2,6 +2,8 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
+
 #include "core/runtime/check.h"
 #include "kernels/backend.h"
 
@@ -12,9 +14,16 @@ void check_cudnn(cudnnStatus_t status, const char* call) {
   if (status != CUDNN_STATUS_SUCCESS) fail(ExitCode::other, "cuDNN: {}: {}", call, cudnnGetErrorString(status));
 }
 
+/// What a choice of GEMM algorithm holds for: the card and the library, as one word each.
+std::string gemm_environment(std::string card) {
+  std::replace(card.begin(), card.end(), ' ', '_');
+  return fmt::format("{} {}", card, cublasLtGetVersion());
+}
+
 }  // namespace
 
-CudaBackend::CudaBackend(const Context& ctx) : properties(device_properties(ctx.device)) {
+CudaBackend::CudaBackend(const Context& ctx)
+    : properties(device_properties(ctx.device)), gemms(gemm_environment(properties.name)) {
   const cublasStatus_t status = cublasLtCreate(&cublas_lt);
   if (status != CUBLAS_STATUS_SUCCESS)
     fail(ExitCode::other, "cuBLASLt: cublasLtCreate: {}", cublasLtGetStatusString(status));

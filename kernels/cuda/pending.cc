@@ -7,9 +7,6 @@ namespace trainer::ops::cuda {
   void name(const Context&, const Args&) {                        \
     fail(ExitCode::config, "'" #name "' has no CUDA kernel yet"); \
   }
-TRAINER_PENDING_OP(linear_forward, LinearForwardArgs)
-TRAINER_PENDING_OP(linear_backward_input, LinearBackwardInputArgs)
-TRAINER_PENDING_OP(linear_backward_weight, LinearBackwardWeightArgs)
 TRAINER_PENDING_OP(attention_forward, AttentionForwardArgs)
 TRAINER_PENDING_OP(attention_backward, AttentionBackwardArgs)
 #undef TRAINER_PENDING_OP

@@ -1,0 +1,245 @@
+#include "kernels/cuda/gemm_cublaslt.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <limits>
+#include <sstream>
+#include <vector>
+
+#include "core/runtime/cuda_check.h"
+#include "kernels/cuda/backend.h"
+
+namespace trainer {
+namespace {
+
+constexpr int kCandidates = 16;
+constexpr int kTimedRuns = 5;
+
+void check(cublasStatus_t status, const char* call) {
+  if (status != CUBLAS_STATUS_SUCCESS) fail(ExitCode::other, "cuBLASLt: {}: {}", call, cublasLtGetStatusString(status));
+}
+
+cudaDataType_t data_type(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::f32:
+      return CUDA_R_32F;
+    case Dtype::bf16:
+      return CUDA_R_16BF;
+    case Dtype::f16:
+      return CUDA_R_16F;
+    default:
+      fail(ExitCode::config, "a GEMM on the GPU cannot take {}", dtype_name(dtype));
+  }
+}
+
+/// The library's descriptors of one shape, freed together.
+class Descriptors {
+ public:
+  Descriptors(const GemmShape& shape, const void* bias) {
+    check(cublasLtMatmulDescCreate(&operation_, CUBLAS_COMPUTE_32F, CUDA_R_32F), "cublasLtMatmulDescCreate");
+    set(CUBLASLT_MATMUL_DESC_TRANSA, shape.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
+    set(CUBLASLT_MATMUL_DESC_TRANSB, shape.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
+    if (shape.bias) {
+      set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
+      set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
+    }
+    a_ = layout(shape.in, shape.transpose_a ? shape.k : shape.m, shape.transpose_a ? shape.m : shape.k, shape.lda);
+    b_ = layout(shape.in, shape.transpose_b ? shape.n : shape.k, shape.transpose_b ? shape.k : shape.n, shape.ldb);
+    c_ = layout(shape.out, shape.m, shape.n, shape.ldc);
+  }
+  ~Descriptors() {
+    for (cublasLtMatrixLayout_t layout : {a_, b_, c_})
+      if (layout != nullptr) cublasLtMatrixLayoutDestroy(layout);
+    if (operation_ != nullptr) cublasLtMatmulDescDestroy(operation_);
+  }
+  Descriptors(const Descriptors&) = delete;
+  Descriptors& operator=(const Descriptors&) = delete;
+
+  cublasStatus_t queue(const Context& ctx, cublasLtHandle_t handle, const GemmShape& shape,
+                       const GemmOperands& operands, const cublasLtMatmulAlgo_t& algorithm) const {
+    const float alpha = 1.0F, beta = shape.accumulate ? 1.0F : 0.0F;
+    return cublasLtMatmul(handle, operation_, &alpha, operands.a, a_, operands.b, b_, &beta, operands.c, c_, operands.c,
+                          c_, &algorithm, ctx.workspace, static_cast<std::size_t>(ctx.workspace_bytes),
+                          static_cast<cudaStream_t>(ctx.stream));
+  }
+
+  /// What the library proposes, best guess first. Throws when it knows nothing.
+  std::vector<cublasLtMatmulHeuristicResult_t> candidates(const Context& ctx, cublasLtHandle_t handle,
+                                                          const GemmShape& shape, int wanted) const {
+    cublasLtMatmulPreference_t preference = nullptr;
+    check(cublasLtMatmulPreferenceCreate(&preference), "cublasLtMatmulPreferenceCreate");
+    const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
+      check(cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof value),
+            "cublasLtMatmulPreferenceSetAttribute");
+    };
+    prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<std::uint64_t>(ctx.workspace_bytes));
+    for (const auto attribute :
+         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+          CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
+      prefer(attribute, static_cast<std::uint32_t>(shape.alignment));
+    std::vector<cublasLtMatmulHeuristicResult_t> results(static_cast<std::size_t>(wanted));
+    int found = 0;
+    const cublasStatus_t status =
+        cublasLtMatmulAlgoGetHeuristic(handle, operation_, a_, b_, c_, c_, preference, wanted, results.data(), &found);
+    cublasLtMatmulPreferenceDestroy(preference);
+    if (status != CUBLAS_STATUS_SUCCESS || found == 0)
+      fail(ExitCode::other, "cuBLASLt has no algorithm for m {} n {} k {} {} -> {}: {}", shape.m, shape.n, shape.k,
+           dtype_name(shape.in), dtype_name(shape.out), cublasLtGetStatusString(status));
+    results.resize(static_cast<std::size_t>(found));
+    return results;
+  }
+
+ private:
+  template <class T>
+  void set(cublasLtMatmulDescAttributes_t attribute, const T& value) {
+    check(cublasLtMatmulDescSetAttribute(operation_, attribute, &value, sizeof value),
+          "cublasLtMatmulDescSetAttribute");
+  }
+  static cublasLtMatrixLayout_t layout(Dtype dtype, std::int64_t rows, std::int64_t cols, std::int64_t stride) {
+    cublasLtMatrixLayout_t made = nullptr;
+    check(cublasLtMatrixLayoutCreate(&made, data_type(dtype), static_cast<std::uint64_t>(rows),
+                                     static_cast<std::uint64_t>(cols), stride),
+          "cublasLtMatrixLayoutCreate");
+    return made;
+  }
+
+  cublasLtMatmulDesc_t operation_ = nullptr;
+  cublasLtMatrixLayout_t a_ = nullptr, b_ = nullptr, c_ = nullptr;
+};
+
+/// Median milliseconds of a candidate; infinity when it cannot run.
+float time_candidate(const Context& ctx, cublasLtHandle_t handle, const Descriptors& descriptors,
+                     const GemmShape& shape, const GemmOperands& operands, const cublasLtMatmulAlgo_t& algorithm) {
+  const auto stream = static_cast<cudaStream_t>(ctx.stream);
+  constexpr float kNever = std::numeric_limits<float>::infinity();
+  if (descriptors.queue(ctx, handle, shape, operands, algorithm) != CUBLAS_STATUS_SUCCESS) return kNever;
+  std::vector<cudaEvent_t> marks(kTimedRuns + 1);
+  for (cudaEvent_t& mark : marks) check_cuda(cudaEventCreate(&mark), "cudaEventCreate");
+  check_cuda(cudaEventRecord(marks.front(), stream), "cudaEventRecord");
+  for (int i = 0; i < kTimedRuns; ++i) {
+    check(descriptors.queue(ctx, handle, shape, operands, algorithm), "cublasLtMatmul");
+    check_cuda(cudaEventRecord(marks[static_cast<std::size_t>(i) + 1], stream), "cudaEventRecord");
+  }
+  check_cuda(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
+  std::vector<float> times(kTimedRuns);
+  for (int i = 0; i < kTimedRuns; ++i)
+    check_cuda(cudaEventElapsedTime(&times[static_cast<std::size_t>(i)], marks[static_cast<std::size_t>(i)],
+                                    marks[static_cast<std::size_t>(i) + 1]),
+               "cudaEventElapsedTime");
+  for (cudaEvent_t mark : marks) cudaEventDestroy(mark);
+  std::nth_element(times.begin(), times.begin() + kTimedRuns / 2, times.end());
+  return times[kTimedRuns / 2];
+}
+
+std::string shape_text(const GemmShape& s) {
+  return fmt::format("{}x{}x{}:{},{},{}:{}{}:{}>{}:{}{}:{}", s.m, s.n, s.k, s.lda, s.ldb, s.ldc,
+                     s.transpose_a ? 't' : 'n', s.transpose_b ? 't' : 'n', dtype_name(s.in), dtype_name(s.out),
+                     s.accumulate ? '+' : '=', s.bias ? 'b' : '-', s.alignment);
+}
+
+bool parse_shape(const std::string& text, GemmShape& s) {
+  long long m = 0, n = 0, k = 0, lda = 0, ldb = 0, ldc = 0;
+  char ta = 0, tb = 0, in[16] = {}, out[16] = {}, accumulate = 0, bias = 0;
+  int alignment = 0;
+  if (std::sscanf(text.c_str(), "%lldx%lldx%lld:%lld,%lld,%lld:%c%c:%15[a-z0-9]>%15[a-z0-9]:%c%c:%d", &m, &n, &k, &lda,
+                  &ldb, &ldc, &ta, &tb, in, out, &accumulate, &bias, &alignment) != 13)
+    return false;
+  s = {m,
+       n,
+       k,
+       lda,
+       ldb,
+       ldc,
+       ta == 't',
+       tb == 't',
+       dtype_from_name(in),
+       dtype_from_name(out),
+       accumulate == '+',
+       bias == 'b',
+       alignment};
+  return true;
+}
+
+std::string hex_of(const cublasLtMatmulAlgo_t& algorithm) {
+  std::string hex;
+  for (const std::uint64_t word : algorithm.data) hex += fmt::format("{:016x}", word);
+  return hex;
+}
+
+bool parse_hex(const std::string& hex, cublasLtMatmulAlgo_t& algorithm) {
+  constexpr std::size_t kWords = std::size(decltype(algorithm.data){});
+  if (hex.size() != kWords * 16) return false;
+  for (std::size_t i = 0; i < kWords; ++i) {
+    unsigned long long word = 0;
+    if (std::sscanf(hex.substr(i * 16, 16).c_str(), "%16llx", &word) != 1) return false;
+    algorithm.data[i] = word;
+  }
+  return true;
+}
+
+}  // namespace
+
+const GemmTable::Choice& GemmTable::choose(const Context& ctx, cublasLtHandle_t handle, const GemmShape& shape,
+                                           const GemmOperands& operands) {
+  const auto known = choices_.find(shape);
+  const bool tune = tuning_ == GemmTuning::time;
+  if (known != choices_.end() && (known->second.tuned || !tune)) return known->second;
+  const Descriptors descriptors(shape, operands.bias);
+  const auto candidates = descriptors.candidates(ctx, handle, shape, tune ? kCandidates : 1);
+  std::size_t best = 0;
+  if (tune) {
+    float best_time = std::numeric_limits<float>::infinity();
+    for (std::size_t i = 0; i < candidates.size(); ++i) {
+      const float time = time_candidate(ctx, handle, descriptors, shape, operands, candidates[i].algo);
+      if (time < best_time) {
+        best_time = time;
+        best = i;
+      }
+    }
+  }
+  return choices_[shape] = {candidates[best].algo, tune};
+}
+
+void GemmTable::run(const Context& ctx, cublasLtHandle_t handle, const GemmShape& shape, const GemmOperands& operands) {
+  const Choice choice = choose(ctx, handle, shape, operands);
+  const Descriptors descriptors(shape, operands.bias);
+  check(descriptors.queue(ctx, handle, shape, operands, choice.algorithm), "cublasLtMatmul");
+}
+
+std::string GemmTable::text() const {
+  std::string text;
+  for (const auto& [shape, choice] : choices_)
+    if (choice.tuned) text += fmt::format("{} {} {}\n", environment_, shape_text(shape), hex_of(choice.algorithm));
+  return text;
+}
+
+std::int64_t GemmTable::use(const std::string& text) {
+  std::istringstream lines(text);
+  std::int64_t taken = 0;
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream words(line);
+    std::string card, version, shape_word, hex;
+    words >> card >> version >> shape_word >> hex;
+    GemmShape shape;
+    Choice choice{{}, true};
+    if (card + " " + version != environment_ || !parse_shape(shape_word, shape) || !parse_hex(hex, choice.algorithm))
+      continue;
+    choices_[shape] = choice;
+    ++taken;
+  }
+  return taken;
+}
+
+void set_gemm_tuning(const Context& ctx, GemmTuning tuning) {
+  if (ctx.backend != nullptr) ctx.backend->gemms.set_tuning(tuning);
+}
+
+std::string gemm_choices(const Context& ctx) {
+  return ctx.backend != nullptr ? ctx.backend->gemms.text() : std::string();
+}
+
+std::int64_t use_gemm_choices(const Context& ctx, const std::string& text) {
+  return ctx.backend != nullptr ? ctx.backend->gemms.use(text) : 0;
+}
+
+}  // namespace trainer
