@@ -9,6 +9,7 @@
 #include "core/runtime/rng.h"
 #include "core/runtime/tensor.h"
 #include "kernels/ops.h"
+#include "kernels/shapes.h"
 
 namespace trainer::ops::cpu {
 
@@ -64,18 +65,6 @@ struct Rows {
 template <class T>
 Rows<T> rows_of(const Tensor& tensor) {
   return {tensor.as<T>(), tensor.stride};
-}
-
-/// Throws unless `tensor` is dtype [rows, cols]. `name` reads "op: argument".
-void check_shape(const Tensor& tensor, const char* name, Dtype dtype, std::int64_t rows, std::int64_t cols);
-
-/// The elements of a vector, [n, 1] or [1, n], which must be contiguous; null when it is absent.
-template <class T>
-T* vector_of(const Tensor& tensor, const char* name, std::int64_t n) {
-  if (!tensor) return nullptr;
-  TRAINER_CHECK(tensor.numel() == n && tensor.contiguous(), "{} is [{}, {}] with stride {}, expected {} elements", name,
-                tensor.rows, tensor.cols, tensor.stride, n);
-  return tensor.as<T>();
 }
 
 /// body(i) for i in [0, n), on several threads when there is enough work. `cost`: elements that one call touches.

@@ -1,27 +1,11 @@
 // Fill, cast, sums, bias and dropout.
-#include <cstring>
 #include <vector>
 
 #include "kernels/cpu/common.h"
+#include "kernels/rounding.h"
 
 namespace trainer::ops::cpu {
 namespace {
-
-/// double -> float, rounded to odd: an inexact result gets its last bit set. A second rounding, to 16 bits, then gives
-/// what one rounding of the double would (Boldo and Melquiond 2008).
-float float_rounded_to_odd(double value) {
-  const auto nearest = static_cast<float>(value);
-  const auto back = static_cast<double>(nearest);
-  if (back == value || value != value) return nearest;
-  std::uint32_t bits;
-  std::memcpy(&bits, &nearest, sizeof bits);
-  const bool away = (value < 0) ? back < value : back > value;
-  if (away) --bits;  // towards zero; from infinity to the largest finite value
-  bits |= 1u;
-  float odd;
-  std::memcpy(&odd, &bits, sizeof odd);
-  return odd;
-}
 
 template <class In, class Out>
 Out convert(In value) {

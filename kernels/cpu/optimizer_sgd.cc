@@ -1,4 +1,5 @@
 #include "kernels/cpu/optimizer_common.h"
+#include "kernels/update_rule.h"
 
 namespace trainer::ops::cpu {
 namespace {
@@ -6,21 +7,16 @@ namespace {
 template <class Master, class Moment>
 void sgd_elements(const SgdArgs& args, Master master, Moment m) {
   using Math = typename Master::Math;
-  const auto grad_factor = static_cast<Math>(args.state->grad_factor);
-  const auto lr = static_cast<Math>(args.lr);
-  const auto momentum = static_cast<Math>(args.momentum);
-  const auto weight_decay = static_cast<Math>(args.weight_decay);
+  const SgdRule<Math> rule(args, *args.state);
   const Math* grad = args.shard.grad.as<Math>();
   const std::int64_t n = args.shard.weight.numel();
   const std::uint64_t stream = rounding_stream(args.rounding_key, args.state->updates);
   parallel_for(n, 1, [&](std::int64_t i) {
-    const Math w = master.load(i);
-    const Math g = grad[i] * grad_factor + weight_decay * w;
-    const Math m_new = momentum * m.template load<Math>(i) + g;
-    master.store(i, w - lr * (args.nesterov ? g + momentum * m_new : m_new));
+    const Updated<Math> updated = rule(master.load(i), grad[i], m.template load<Math>(i), Math(0));
+    master.store(i, updated.weight);
     std::uint32_t noise = 0;
     if constexpr (Moment::kStochastic) noise = rounding_noise(stream, args.first_index + i);
-    m.store(i, m_new, noise & 0xffffu);
+    m.store(i, updated.m, noise & 0xffffu);
   });
 }
 

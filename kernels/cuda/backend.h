@@ -4,6 +4,7 @@
 #include <cudnn.h>
 
 #include "core/runtime/device.h"
+#include "kernels/cuda/attention_cudnn.h"
 #include "kernels/cuda/gemm_cublaslt.h"
 
 namespace trainer {
@@ -17,6 +18,7 @@ struct CudaBackend {
   DeviceProperties properties;
   cublasLtHandle_t cublas_lt = nullptr;
   GemmTable gemms;
+  AttentionPlans attention;
   cudnnHandle_t cudnn = nullptr;  // on the context's stream
 };
 

@@ -1,0 +1,197 @@
+#include "kernels/cuda/attention_cudnn.h"
+
+#include <cudnn_frontend.h>
+
+#include <unordered_map>
+
+#include "core/runtime/device.h"
+#include "kernels/cuda/backend.h"
+#include "kernels/shapes.h"
+
+namespace trainer {
+namespace {
+
+namespace fe = cudnn_frontend;
+
+/// Names of the tensors of a graph: where execute() finds each address.
+enum Uid : std::int64_t { kQ = 1, kK, kV, kOut, kLse, kDout, kDq, kDk, kDv };
+
+void check(fe::error_t error, const char* what) {
+  if (error.is_bad()) fail(ExitCode::other, "cuDNN attention: {}: {}", what, error.get_message());
+}
+
+}  // namespace
+
+/// A compiled graph.
+class AttentionPlan {
+ public:
+  AttentionPlan(cudnnHandle_t handle, const AttentionPlanKey& key) {
+    graph_.set_io_data_type(key.dtype == Dtype::bf16 ? fe::DataType_t::BFLOAT16 : fe::DataType_t::HALF)
+        .set_intermediate_data_type(fe::DataType_t::FLOAT)
+        .set_compute_data_type(fe::DataType_t::FLOAT);
+    const auto q = rows("q", kQ, key.heads, key.seq_q, key.q_stride, key);
+    const auto k = rows("k", kK, key.kv_heads, key.seq_kv, key.k_stride, key);
+    const auto v = rows("v", kV, key.kv_heads, key.seq_kv, key.v_stride, key);
+    if (key.backward)
+      add_backward(q, k, v, key);
+    else
+      add_forward(q, k, v, key);
+    check(graph_.build(handle, {fe::HeurMode_t::A}), "build");
+    check(graph_.get_workspace_size(workspace_bytes_), "workspace size");
+  }
+
+  std::int64_t workspace_bytes() const { return workspace_bytes_; }
+
+  void run(cudnnHandle_t handle, std::unordered_map<std::int64_t, void*> addresses, void* workspace) const {
+    check(graph_.execute(handle, addresses, workspace), "execute");
+  }
+
+ private:
+  using GraphTensor = std::shared_ptr<fe::graph::Tensor_attributes>;
+
+  /// Tokens [B x T, heads x D] with a row stride, seen as [B, heads, T, D].
+  static void shape_rows(fe::graph::Tensor_attributes& tensor, std::int64_t heads, std::int64_t seq,
+                         std::int64_t stride, const AttentionPlanKey& key) {
+    tensor.set_dim({key.sequences, heads, seq, key.head_dim}).set_stride({seq * stride, key.head_dim, stride, 1});
+  }
+  GraphTensor rows(const char* name, Uid uid, std::int64_t heads, std::int64_t seq, std::int64_t stride,
+                   const AttentionPlanKey& key) {
+    fe::graph::Tensor_attributes attributes;
+    attributes.set_name(name).set_uid(uid);
+    shape_rows(attributes, heads, seq, stride, key);
+    return graph_.tensor(attributes);
+  }
+  /// Log-sum-exp [B x T, H] in float32, seen as [B, H, T, 1].
+  static void shape_lse(fe::graph::Tensor_attributes& tensor, const AttentionPlanKey& key) {
+    tensor.set_dim({key.sequences, key.heads, key.seq_q, 1})
+        .set_stride({key.seq_q * key.heads, 1, key.heads, 1})
+        .set_data_type(fe::DataType_t::FLOAT);
+  }
+  template <class Options>
+  static void set_mask(Options& options, const AttentionPlanKey& key) {
+    options.set_causal_mask_bottom_right(true);
+    if (key.window > 0) options.set_diagonal_band_left_bound(static_cast<int>(key.window));
+  }
+
+  void add_forward(const GraphTensor& q, const GraphTensor& k, const GraphTensor& v, const AttentionPlanKey& key) {
+    auto options = fe::graph::SDPA_attributes();
+    options.set_name("attention_forward").set_generate_stats(true).set_attn_scale(static_cast<float>(key.scale));
+    set_mask(options, key);
+    auto [out, lse] = graph_.sdpa(q, k, v, options);
+    out->set_output(true).set_uid(kOut);
+    shape_rows(*out, key.heads, key.seq_q, key.out_stride, key);
+    lse->set_output(true).set_uid(kLse);
+    shape_lse(*lse, key);
+  }
+
+  void add_backward(const GraphTensor& q, const GraphTensor& k, const GraphTensor& v, const AttentionPlanKey& key) {
+    const auto out = rows("out", kOut, key.heads, key.seq_q, key.out_stride, key);
+    const auto dout = rows("dout", kDout, key.heads, key.seq_q, key.dout_stride, key);
+    fe::graph::Tensor_attributes lse_attributes;
+    lse_attributes.set_name("lse").set_uid(kLse);
+    shape_lse(lse_attributes, key);
+    const auto lse = graph_.tensor(lse_attributes);
+    auto options = fe::graph::SDPA_backward_attributes();
+    options.set_name("attention_backward")
+        .set_attn_scale(static_cast<float>(key.scale))
+        .set_deterministic_algorithm(key.deterministic);
+    set_mask(options, key);
+    auto [dq, dk, dv] = graph_.sdpa_backward(q, k, v, out, dout, lse, options);
+    const auto output = [&](const GraphTensor& tensor, Uid uid, std::int64_t heads, std::int64_t seq,
+                            std::int64_t stride) {
+      tensor->set_output(true).set_uid(uid);
+      shape_rows(*tensor, heads, seq, stride, key);
+    };
+    output(dq, kDq, key.heads, key.seq_q, key.dq_stride);
+    output(dk, kDk, key.kv_heads, key.seq_kv, key.dk_stride);
+    output(dv, kDv, key.kv_heads, key.seq_kv, key.dv_stride);
+  }
+
+  fe::graph::Graph graph_;
+  std::int64_t workspace_bytes_ = 0;
+};
+
+AttentionPlans::AttentionPlans() = default;
+AttentionPlans::~AttentionPlans() = default;
+
+const AttentionPlan& AttentionPlans::get(const Context& ctx, cudnnHandle_t handle, const AttentionPlanKey& key) {
+  std::unique_ptr<AttentionPlan>& plan = plans_[key];
+  if (plan == nullptr) {
+    plan = std::make_unique<AttentionPlan>(handle, key);
+    if (plan->workspace_bytes() > workspace_bytes_) {
+      synchronize(ctx);  // a kernel may still use the smaller one
+      workspace_.reset();
+      workspace_ = allocate(ctx.device, plan->workspace_bytes(), "cuDNN attention");
+      workspace_bytes_ = plan->workspace_bytes();
+    }
+  }
+  return *plan;
+}
+
+namespace ops::cuda {
+namespace {
+
+AttentionPlanKey plan_key(const Context& ctx, const AttentionShape& shape, const Tensor& q, const Tensor& k,
+                          const Tensor& v, const Tensor& out, const Tensor& q_starts) {
+  const std::int64_t sequences = q_starts.cols - 1;
+  return {.sequences = sequences,
+          .seq_q = q.rows / sequences,
+          .seq_kv = k.rows / sequences,
+          .heads = shape.heads,
+          .kv_heads = shape.kv_heads,
+          .head_dim = shape.head_dim,
+          .window = shape.window,
+          .q_stride = q.stride,
+          .k_stride = k.stride,
+          .v_stride = v.stride,
+          .out_stride = out.stride,
+          .scale = shape.scale,
+          .dtype = q.dtype,
+          .deterministic = ctx.deterministic};
+}
+
+}  // namespace
+
+bool cudnn_attention_fits(const Context& ctx, const AttentionShape& shape, const Tensor& q, const Tensor& q_starts,
+                          const Tensor& k) {
+  const std::int64_t sequences = q_starts.cols - 1;
+  const bool one_length = shape.max_seq * sequences == q.rows && k.rows == q.rows;
+  const bool sixteen_bit = q.dtype == Dtype::bf16 || q.dtype == Dtype::f16;
+  return ctx.backend->properties.sm >= 80 && sixteen_bit && one_length && shape.dropout.p == 0.0 &&
+         shape.head_dim % 8 == 0 && shape.head_dim <= 128;
+}
+
+void cudnn_attention_forward(const Context& ctx, const AttentionForwardArgs& args) {
+  CudaBackend& backend = *ctx.backend;
+  AttentionPlanKey key = plan_key(ctx, args.shape, args.q, args.k, args.v, args.out, args.q_starts);
+  key.deterministic = false;  // the forward pass always is
+  const AttentionPlan& plan = backend.attention.get(ctx, backend.cudnn, key);
+  plan.run(backend.cudnn,
+           {{kQ, args.q.data}, {kK, args.k.data}, {kV, args.v.data}, {kOut, args.out.data}, {kLse, args.lse.data}},
+           backend.attention.workspace());
+}
+
+void cudnn_attention_backward(const Context& ctx, const AttentionBackwardArgs& args) {
+  CudaBackend& backend = *ctx.backend;
+  AttentionPlanKey key = plan_key(ctx, args.shape, args.q, args.k, args.v, args.out, args.q_starts);
+  key.backward = true;
+  key.dout_stride = args.dout.stride;
+  key.dq_stride = args.dq.stride;
+  key.dk_stride = args.dk.stride;
+  key.dv_stride = args.dv.stride;
+  const AttentionPlan& plan = backend.attention.get(ctx, backend.cudnn, key);
+  plan.run(backend.cudnn,
+           {{kQ, args.q.data},
+            {kK, args.k.data},
+            {kV, args.v.data},
+            {kOut, args.out.data},
+            {kLse, args.lse.data},
+            {kDout, args.dout.data},
+            {kDq, args.dq.data},
+            {kDk, args.dk.data},
+            {kDv, args.dv.data}},
+           backend.attention.workspace());
+}
+
+}  // namespace ops::cuda
+}  // namespace trainer

@@ -1,0 +1,23 @@
+// A build without cuDNN or its frontend headers: every attention is our own.
+#include "kernels/cuda/attention_cudnn.h"
+
+namespace trainer {
+
+class AttentionPlan {};
+AttentionPlans::AttentionPlans() = default;
+AttentionPlans::~AttentionPlans() = default;
+
+namespace ops::cuda {
+
+bool cudnn_attention_fits(const Context&, const AttentionShape&, const Tensor&, const Tensor&, const Tensor&) {
+  return false;
+}
+void cudnn_attention_forward(const Context&, const AttentionForwardArgs&) {
+  TRAINER_CHECK(false, "built without cuDNN");
+}
+void cudnn_attention_backward(const Context&, const AttentionBackwardArgs&) {
+  TRAINER_CHECK(false, "built without cuDNN");
+}
+
+}  // namespace ops::cuda
+}  // namespace trainer

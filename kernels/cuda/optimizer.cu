@@ -1,0 +1,362 @@
+// AdamW, SGD, and exact values of parameters in and out: one pass over all parts of a shard, eight elements a thread.
+#include <algorithm>
+#include <initializer_list>
+
+#include "kernels/cuda/common.cuh"
+#include "kernels/optimizer_bits.h"
+#include "kernels/update_rule.h"
+
+namespace trainer::ops::cuda {
+namespace {
+
+constexpr int kElements = 8;  // of a thread at a time: 16 bytes of 16-bit elements
+constexpr int kThreads = 256;
+
+// ---- what a parameter is made of ----------------------------------------------------------------------------------
+/// float32: the weight is the master.
+struct PlainMaster {
+  float* weight;
+  template <int N>
+  __device__ void load(int64_t i, float (&x)[N]) const {
+    load_vector<N>(weight + i, x);
+  }
+  template <int N>
+  __device__ void store(int64_t i, const float (&x)[N]) const {
+    store_vector<N>(weight + i, x);
+  }
+};
+
+template <int N>
+__device__ inline void store_bits(uint16_t* to, const uint16_t (&bits)[N]) {
+  if constexpr (N == 1) {
+    *to = bits[0];
+  } else {
+    Packed<uint16_t, N> p;
+#pragma unroll
+    for (int i = 0; i < N / 2; ++i) p.words[i] = bits[2 * i] | static_cast<uint32_t>(bits[2 * i + 1]) << 16;
+    p.store(to);
+  }
+}
+template <int N>
+__device__ inline void load_bits(const uint16_t* from, uint16_t (&bits)[N]) {
+  if constexpr (N == 1) {
+    bits[0] = *from;
+  } else {
+    const auto p = Packed<uint16_t, N>::load(from);
+#pragma unroll
+    for (int i = 0; i < N; ++i) bits[i] = static_cast<uint16_t>(p.words[i / 2] >> (16 * (i % 2)));
+  }
+}
+
+/// bf16 weight and low bits: together a float32 master. Without `low` only the weight is written.
+struct SplitMaster {
+  uint16_t* weight;
+  uint16_t* low;
+  template <int N>
+  __device__ void load(int64_t i, float (&x)[N]) const {
+    uint16_t upper[N], lower[N];
+    load_bits<N>(weight + i, upper);
+    load_bits<N>(low + i, lower);
+#pragma unroll
+    for (int j = 0; j < N; ++j) x[j] = __uint_as_float(join_master(upper[j], lower[j]));
+  }
+  template <int N>
+  __device__ void store(int64_t i, const float (&x)[N]) const {
+    uint16_t upper[N], lower[N];
+#pragma unroll
+    for (int j = 0; j < N; ++j) {
+      const uint32_t bits = canonical_master_bits(__float_as_uint(x[j]));
+      upper[j] = bf16_weight_of_master(bits);
+      lower[j] = low_bits_of_master(bits);
+    }
+    store_bits<N>(weight + i, upper);
+    if (low != nullptr) store_bits<N>(low + i, lower);
+  }
+};
+
+/// fp16 weight, cast from a float32 master. Without `master` only the weight is written.
+struct CastMaster {
+  f16* weight;
+  float* master;
+  template <int N>
+  __device__ void load(int64_t i, float (&x)[N]) const {
+    load_vector<N>(master + i, x);
+  }
+  template <int N>
+  __device__ void store(int64_t i, const float (&x)[N]) const {
+    if (master != nullptr) store_vector<N>(master + i, x);
+    store_vector<N>(weight + i, x);
+  }
+};
+
+template <class Body>
+void visit_master(const ShardTensors& shard, bool whole, const char* op, const Body& body) {
+  const int64_t n = shard.weight.numel();
+  switch (shard.weight.dtype) {
+    case Dtype::f32:
+      return body(PlainMaster{shard.weight.as<float>()});
+    case Dtype::bf16:
+      TRAINER_CHECK(shard.low ? shard.low.numel() == n : !whole, "{}: {} low parts for {} bf16 weights", op,
+                    shard.low.numel(), n);
+      return body(
+          SplitMaster{static_cast<uint16_t*>(shard.weight.data), shard.low ? shard.low.as<uint16_t>() : nullptr});
+    case Dtype::f16:
+      TRAINER_CHECK(shard.master ? shard.master.numel() == n : !whole, "{}: {} masters for {} fp16 weights", op,
+                    shard.master.numel(), n);
+      return body(CastMaster{shard.weight.as<f16>(), shard.master ? shard.master.as<float>() : nullptr});
+    case Dtype::f64:
+      return refuse_float64(op);
+    default:
+      TRAINER_CHECK(false, "{}: weights cannot be {}", op, dtype_name(shard.weight.dtype));
+  }
+}
+
+// ---- moments ------------------------------------------------------------------------------------------------------
+struct PlainMoment {
+  static constexpr bool kStochastic = false;
+  float* data;
+  template <int N>
+  __device__ void load(int64_t i, float (&x)[N]) const {
+    load_vector<N>(data + i, x);
+  }
+  template <int N>
+  __device__ void store(int64_t i, const float (&x)[N], const uint32_t (&)[N], int) const {
+    store_vector<N>(data + i, x);
+  }
+};
+
+struct StochasticMoment {
+  static constexpr bool kStochastic = true;
+  uint16_t* data;
+  template <int N>
+  __device__ void load(int64_t i, float (&x)[N]) const {
+    uint16_t bits[N];
+    load_bits<N>(data + i, bits);
+#pragma unroll
+    for (int j = 0; j < N; ++j) x[j] = __uint_as_float(static_cast<uint32_t>(bits[j]) << 16);
+  }
+  /// The 16 bits of `noise` from `shift` on round element j.
+  template <int N>
+  __device__ void store(int64_t i, const float (&x)[N], const uint32_t (&noise)[N], int shift) const {
+    uint16_t bits[N];
+#pragma unroll
+    for (int j = 0; j < N; ++j) bits[j] = bf16_stochastic(__float_as_uint(x[j]), (noise[j] >> shift) & 0xffffu);
+    store_bits<N>(data + i, bits);
+  }
+};
+
+/// Reads as zero and keeps nothing.
+struct NoMoment {
+  static constexpr bool kStochastic = false;
+  template <int N>
+  __device__ void load(int64_t, float (&x)[N]) const {
+#pragma unroll
+    for (int j = 0; j < N; ++j) x[j] = 0;
+  }
+  template <int N>
+  __device__ void store(int64_t, const float (&)[N], const uint32_t (&)[N], int) const {}
+};
+
+template <class Body>
+void visit_moment(const Tensor& moment, const Body& body) {
+  switch (moment.dtype) {
+    case Dtype::f32:
+      return body(PlainMoment{moment.as<float>()});
+    case Dtype::bf16:
+      return body(StochasticMoment{static_cast<uint16_t*>(moment.data)});
+    default:
+      TRAINER_CHECK(false, "moments cannot be {}", dtype_name(moment.dtype));
+  }
+}
+
+// ---- loops over a shard -------------------------------------------------------------------------------------------
+/// [0, n) as single elements before `head`, groups of kElements, and single elements at the end. When the tensors are
+/// not aligned alike there are no groups.
+struct ShardCut {
+  int64_t n, head, groups;
+};
+
+/// The cut for tensors that all start at the same element of arrays aligned to 16 bytes, as parts of one shard do.
+ShardCut cut_shard(int64_t n, std::initializer_list<Tensor> tensors) {
+  for (int64_t head = 0; head < kElements && head <= n; ++head) {
+    const bool aligned = std::all_of(tensors.begin(), tensors.end(), [&](const Tensor& t) {
+      return !t || (reinterpret_cast<std::uintptr_t>(t.data) + head * dtype_size(t.dtype)) % 16 == 0;
+    });
+    if (aligned) return {n, head, (n - head) / kElements};
+  }
+  return {n, n, 0};
+}
+
+/// body.template run<N>(i) for elements i .. i + N, over the whole cut.
+template <class Body>
+__device__ void for_each_group(const ShardCut& cut, const Body& body) {
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  const int64_t step = static_cast<int64_t>(gridDim.x) * kThreads;
+  for (int64_t g = first; g < cut.groups; g += step) body.template run<kElements>(cut.head + g * kElements);
+  for (int64_t i = first; i < cut.head; i += step) body.template run<1>(i);
+  for (int64_t i = cut.head + cut.groups * kElements + first; i < cut.n; i += step) body.template run<1>(i);
+}
+
+/// Few blocks, so that what a block computes once (AdamW's powers) is cheap.
+unsigned shard_blocks(const Context& ctx, const ShardCut& cut) {
+  const int64_t threads = cut.groups > 0 ? cut.groups : cut.n;
+  return grid_size(std::clamp<int64_t>(ceil_div(threads, kThreads), 1, 8 * sm_count(ctx)));
+}
+
+// ---- update rules -------------------------------------------------------------------------------------------------
+template <class Rule, class Master, class M, class V>
+struct Update {
+  Rule rule;
+  Master master;
+  M m;
+  V v;
+  const float* grad;
+  uint64_t stream;  // of the rounding of this update
+  int64_t first_index;
+
+  template <int N>
+  __device__ void run(int64_t i) const {
+    float weights[N], grads[N], ms[N], vs[N];
+    master.template load<N>(i, weights);
+    load_vector<N>(grad + i, grads);
+    m.template load<N>(i, ms);
+    v.template load<N>(i, vs);
+#pragma unroll
+    for (int j = 0; j < N; ++j) {
+      const Updated<float> updated = rule(weights[j], grads[j], ms[j], vs[j]);
+      weights[j] = updated.weight;
+      ms[j] = updated.m;
+      vs[j] = updated.v;
+    }
+    uint32_t noise[N] = {};
+    if constexpr (M::kStochastic || V::kStochastic) random_words<N>(stream, first_index + i, noise);
+    master.template store<N>(i, weights);
+    m.template store<N>(i, ms, noise, 0);
+    v.template store<N>(i, vs, noise, 16);
+  }
+};
+
+template <class Rule, class Args, class Master, class M, class V>
+__global__ void __launch_bounds__(kThreads) update_kernel(Args args, Master master, M m, V v, ShardCut cut) {
+  __shared__ Rule rule;  // the powers take long: one thread makes them for the block
+  const UpdateState& state = *args.state;
+  if (state.skipped != 0) return;
+  if (threadIdx.x == 0) rule = Rule(args, state);
+  __syncthreads();
+  const auto* grad = static_cast<const float*>(args.shard.grad.data);
+  for_each_group(cut, Update<Rule, Master, M, V>{rule, master, m, v, grad,
+                                                 rounding_stream(args.rounding_key, state.updates), args.first_index});
+}
+
+template <class Rule, class Args, class Master, class M, class V>
+void launch_update(const Context& ctx, const Args& args, const Master& master, const M& m, const V& v, const char* op) {
+  const ShardTensors& s = args.shard;
+  const ShardCut cut = cut_shard(s.weight.numel(), {s.weight, s.low, s.master, s.grad, s.m, s.v});
+  if (cut.n == 0) return;
+  update_kernel<Rule><<<shard_blocks(ctx, cut), kThreads, 0, stream_of(ctx)>>>(args, master, m, v, cut);
+  check_cuda(cudaGetLastError(), op);
+}
+
+// ---- exact values -------------------------------------------------------------------------------------------------
+template <class Master, class Out>
+struct Read {
+  Master master;
+  Out* out;
+  template <int N>
+  __device__ void run(int64_t i) const {
+    float x[N];
+    Widened<Out> y[N];
+    master.template load<N>(i, x);
+#pragma unroll
+    for (int j = 0; j < N; ++j) y[j] = x[j];
+    store_vector<N>(out + i, y);
+  }
+};
+
+template <class Master, class In>
+struct Write {
+  Master master;
+  const In* in;
+  template <int N>
+  __device__ void run(int64_t i) const {
+    Widened<In> x[N];
+    float y[N];
+    load_vector<N>(in + i, x);
+#pragma unroll
+    for (int j = 0; j < N; ++j) y[j] = static_cast<float>(x[j]);
+    master.template store<N>(i, y);
+  }
+};
+
+template <class Body>
+__global__ void __launch_bounds__(kThreads) exact_values_kernel(Body body, ShardCut cut) {
+  for_each_group(cut, body);
+}
+
+template <class Body>
+void launch_exact(const Context& ctx, const Body& body, const ShardCut& cut, const char* op) {
+  if (cut.n == 0) return;
+  exact_values_kernel<<<shard_blocks(ctx, cut), kThreads, 0, stream_of(ctx)>>>(body, cut);
+  check_cuda(cudaGetLastError(), op);
+}
+
+}  // namespace
+
+void adamw(const Context& ctx, const AdamWArgs& args) {
+  const ShardTensors& shard = args.shard;
+  const int64_t n = shard.weight.numel();
+  TRAINER_CHECK(
+      shard.grad.numel() == n && shard.m.numel() == n && shard.v.numel() == n && shard.m.dtype == shard.v.dtype,
+      "adamw: {} weights, {} gradients, {} and {} moments", n, shard.grad.numel(), shard.m.numel(), shard.v.numel());
+  shard.grad.as<float>();
+  visit_master(shard, true, "adamw", [&](auto master) {
+    visit_moment(shard.m, [&](auto m) {
+      auto v = m;
+      v.data = static_cast<decltype(v.data)>(shard.v.data);
+      launch_update<AdamWRule<float>>(ctx, args, master, m, v, "adamw");
+    });
+  });
+}
+
+void sgd(const Context& ctx, const SgdArgs& args) {
+  const ShardTensors& shard = args.shard;
+  const int64_t n = shard.weight.numel();
+  TRAINER_CHECK(shard.grad.numel() == n, "sgd: {} weights, {} gradients", n, shard.grad.numel());
+  TRAINER_CHECK(shard.m ? shard.m.numel() == n : args.momentum == 0.0, "sgd: {} weights, {} moments, momentum {}", n,
+                shard.m.numel(), args.momentum);
+  shard.grad.as<float>();
+  visit_master(shard, true, "sgd", [&](auto master) {
+    if (!shard.m) return launch_update<SgdRule<float>>(ctx, args, master, NoMoment{}, NoMoment{}, "sgd");
+    visit_moment(shard.m, [&](auto m) { launch_update<SgdRule<float>>(ctx, args, master, m, NoMoment{}, "sgd"); });
+  });
+}
+
+void master_read(const Context& ctx, const MasterReadArgs& args) {
+  const ShardTensors& s = args.shard;
+  const int64_t n = s.weight.numel();
+  TRAINER_CHECK(args.out.numel() == n, "master_read: {} values out of {}", args.out.numel(), n);
+  const ShardCut cut = cut_shard(n, {s.weight, s.low, s.master, args.out});
+  visit_master(s, true, "master_read", [&](auto master) {
+    using Master = decltype(master);
+    if (args.out.dtype == Dtype::f64)
+      launch_exact(ctx, Read<Master, double>{master, args.out.as<double>()}, cut, "master_read");
+    else
+      launch_exact(ctx, Read<Master, float>{master, args.out.as<float>()}, cut, "master_read");
+  });
+}
+
+void master_write(const Context& ctx, const MasterWriteArgs& args) {
+  const ShardTensors& s = args.shard;
+  const int64_t n = s.weight.numel();
+  TRAINER_CHECK(args.in.numel() == n, "master_write: {} values for {}", args.in.numel(), n);
+  const ShardCut cut = cut_shard(n, {s.weight, s.low, s.master, args.in});
+  visit_master(s, false, "master_write", [&](auto master) {
+    using Master = decltype(master);
+    if (args.in.dtype == Dtype::f64)
+      launch_exact(ctx, Write<Master, double>{master, args.in.as<double>()}, cut, "master_write");
+    else
+      launch_exact(ctx, Write<Master, float>{master, args.in.as<float>()}, cut, "master_write");
+  });
+}
+
+}  // namespace trainer::ops::cuda

@@ -1,0 +1,190 @@
+// Sums over rows and over whole tensors. All in two stages with a fixed split, so that the bits never change.
+#include <algorithm>
+#include <limits>
+
+#include "kernels/cuda/common.cuh"
+
+namespace trainer::ops::cuda {
+namespace {
+
+// ---- column sums --------------------------------------------------------------------------------------------------
+constexpr int kColumnWarps = 8;
+
+/// partials[part][c] = sum over the part's rows of dy[row][c]. A block takes 32 * N columns; its warps take rows in
+/// turn.
+template <class T, int N>
+__global__ void __launch_bounds__(kColumnWarps* kWarp)
+    column_sums_kernel(View<T> dy, int64_t rows, int64_t cols, int64_t rows_per_part, float* partials) {
+  constexpr int kAhead = 4;  // rows read before the first is added
+  __shared__ float sums[kColumnWarps][kWarp * N];
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  const int64_t col = (static_cast<int64_t>(blockIdx.x) * kWarp + lane) * N;
+  const int64_t part = blockIdx.y;
+  const int64_t end = min(rows, (part + 1) * rows_per_part);
+  float total[N] = {};
+  if (col < cols) {
+    int64_t row = part * rows_per_part + warp;
+    for (; row + (kAhead - 1) * kColumnWarps < end; row += kAhead * kColumnWarps) {
+      Packed<T, N> ahead[kAhead];
+#pragma unroll
+      for (int i = 0; i < kAhead; ++i) ahead[i] = Packed<T, N>::load(dy.at(row + i * kColumnWarps, col));
+#pragma unroll
+      for (int i = 0; i < kAhead; ++i) {
+        float x[N];
+        ahead[i].unpack(x);
+#pragma unroll
+        for (int j = 0; j < N; ++j) total[j] += x[j];
+      }
+    }
+    for (; row < end; row += kColumnWarps) {
+      float x[N];
+      load_vector<N>(dy.at(row, col), x);
+#pragma unroll
+      for (int j = 0; j < N; ++j) total[j] += x[j];
+    }
+  }
+#pragma unroll
+  for (int j = 0; j < N; ++j) sums[warp][lane * N + j] = total[j];
+  __syncthreads();
+  const int64_t first_col = static_cast<int64_t>(blockIdx.x) * kWarp * N;
+  for (int c = threadIdx.x; c < kWarp * N && first_col + c < cols; c += kColumnWarps * kWarp) {
+    float sum = 0;
+#pragma unroll
+    for (int w = 0; w < kColumnWarps; ++w) sum += sums[w][c];
+    partials[part * cols + first_col + c] = sum;
+  }
+}
+
+template <class T, int N>
+void column_sums(const Context& ctx, const BiasBackwardArgs& args, float* dbias) {
+  const int64_t rows = args.dy.rows, cols = args.dy.cols;
+  const int64_t tiles = ceil_div(cols, kWarp * N);
+  const int64_t wanted = std::max<int64_t>(1, 8 * sm_count(ctx) / tiles);
+  const int64_t parts_wanted = std::min({wanted, ceil_div(rows, 4 * kColumnWarps), int64_t{65535}});
+  const int64_t rows_per_part = ceil_div(rows, parts_wanted);
+  const int64_t parts = ceil_div(rows, rows_per_part);
+  auto* partials = static_cast<float*>(workspace(ctx, parts * cols * 4, "bias_backward"));
+  const dim3 grid(grid_size(tiles), grid_size(parts));
+  column_sums_kernel<T, N>
+      <<<grid, kColumnWarps * kWarp, 0, stream_of(ctx)>>>(view_of<T>(args.dy), rows, cols, rows_per_part, partials);
+  check_cuda(cudaGetLastError(), "bias_backward");
+  add_partials(ctx, partials, parts, {dbias, cols, nullptr, 0, args.accumulate});
+}
+
+/// A block of 32 x 32 takes 32 columns; its warps take parts in turn and are added in order, in double.
+__global__ void __launch_bounds__(1024) add_partials_kernel(const float* partials, int64_t parts, ColumnTargets to) {
+  __shared__ double sums[kWarp][kWarp + 1];
+  const int64_t cols = to.first_cols + to.second_cols;
+  const int64_t col = static_cast<int64_t>(blockIdx.x) * kWarp + threadIdx.x;
+  double sum = 0;
+  if (col < cols)
+    for (int64_t part = threadIdx.y; part < parts; part += kWarp)
+      sum += static_cast<double>(partials[part * cols + col]);
+  sums[threadIdx.y][threadIdx.x] = sum;
+  __syncthreads();
+  if (threadIdx.y != 0 || col >= cols) return;
+  double total = 0;
+  for (int w = 0; w < kWarp; ++w) total += sums[w][threadIdx.x];
+  float* out = col < to.first_cols ? to.first + col : to.second + (col - to.first_cols);
+  *out = static_cast<float>((to.accumulate ? static_cast<double>(*out) : 0.0) + total);
+}
+
+// ---- squared norm -------------------------------------------------------------------------------------------------
+constexpr int kNormThreads = 512;
+constexpr int kNormUnroll = 4;
+constexpr int64_t kNormElementsPerBlock = kNormThreads * kNormUnroll * 4;
+constexpr int64_t kMaxNormBlocks = 1024;  // a constant, so that the split is that of n alone
+
+/// Adds a tensor's sum to the result. A non-finite float32 always makes the float64 sum of squares non-finite, and
+/// nothing else does: the largest square is 1e77.
+__device__ void add_to_result(double sum, double* result, double tensor_index, bool counted) {
+  if (!isfinite(sum)) result[1] = min(result[1], tensor_index);
+  if (counted) result[0] += sum;
+}
+
+/// Sum of squares of this block's share. `head` elements stand before the first 16-byte boundary.
+__device__ double share_of_squares(const float* x, int64_t n, int64_t head) {
+  double sum = 0;
+  const auto add = [&sum](float value) { sum = fma(static_cast<double>(value), static_cast<double>(value), sum); };
+  const float4* quads = reinterpret_cast<const float4*>(x + head);
+  const int64_t count = (n - head) / 4;
+  const int64_t step = static_cast<int64_t>(gridDim.x) * kNormThreads;
+  int64_t i = static_cast<int64_t>(blockIdx.x) * kNormThreads + threadIdx.x;
+  for (; i + (kNormUnroll - 1) * step < count; i += kNormUnroll * step) {
+    float4 ahead[kNormUnroll];
+#pragma unroll
+    for (int u = 0; u < kNormUnroll; ++u) ahead[u] = quads[i + u * step];
+#pragma unroll
+    for (int u = 0; u < kNormUnroll; ++u) add(ahead[u].x), add(ahead[u].y), add(ahead[u].z), add(ahead[u].w);
+  }
+  for (; i < count; i += step) {
+    const float4 quad = quads[i];
+    add(quad.x), add(quad.y), add(quad.z), add(quad.w);
+  }
+  if (blockIdx.x == 0) {
+    const int64_t tail = head + 4 * count;
+    if (threadIdx.x < head) add(x[threadIdx.x]);
+    if (tail + threadIdx.x < n) add(x[tail + threadIdx.x]);
+  }
+  return block_sum(sum);
+}
+
+/// With one block: straight into the result. With more: into partials, which finish_norm_kernel adds.
+__global__ void __launch_bounds__(kNormThreads)
+    squared_norm_kernel(const float* x, int64_t n, int64_t head, double* partials, double* result, double tensor_index,
+                        bool counted) {
+  const double sum = share_of_squares(x, n, head);
+  if (threadIdx.x != 0) return;
+  if (gridDim.x == 1)
+    add_to_result(sum, result, tensor_index, counted);
+  else
+    partials[blockIdx.x] = sum;
+}
+
+__global__ void __launch_bounds__(kMaxNormBlocks)
+    finish_norm_kernel(const double* partials, int parts, double* result, double tensor_index, bool counted) {
+  const double sum = block_sum(threadIdx.x < parts ? partials[threadIdx.x] : 0.0);
+  if (threadIdx.x == 0) add_to_result(sum, result, tensor_index, counted);
+}
+
+}  // namespace
+
+void add_partials(const Context& ctx, const float* partials, int64_t parts, const ColumnTargets& to) {
+  const unsigned blocks = grid_size(ceil_div(to.first_cols + to.second_cols, kWarp));
+  add_partials_kernel<<<blocks, dim3(kWarp, kWarp), 0, stream_of(ctx)>>>(partials, parts, to);
+  check_cuda(cudaGetLastError(), "add_partials");
+}
+
+void bias_backward(const Context& ctx, const BiasBackwardArgs& args) {
+  if (args.dy.cols == 0) return;
+  visit_float(args.dy.dtype, "bias_backward", [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    auto* dbias = vector_of<float>(args.dbias, "bias_backward: dbias", args.dy.cols);
+    TRAINER_CHECK(dbias != nullptr, "bias_backward: no dbias");
+    if (aligned16(args.dy) && args.dy.cols % kVector<T> == 0)
+      column_sums<T, kVector<T>>(ctx, args, dbias);
+    else
+      column_sums<T, 1>(ctx, args, dbias);
+  });
+}
+
+void squared_norm(const Context& ctx, const SquaredNormArgs& args) {
+  if (args.x.dtype == Dtype::f64) refuse_float64("squared_norm");
+  const auto* x = args.x.as<float>();
+  const int64_t n = args.x.numel();
+  TRAINER_CHECK(args.x.contiguous(), "squared_norm: x has gaps");
+  if (n == 0) return;
+  auto* result = args.result.as<double>();
+  const auto index = static_cast<double>(args.tensor_index);
+  const int64_t head = std::min<int64_t>((16 - reinterpret_cast<std::uintptr_t>(x) % 16) % 16 / 4, n);
+  const int64_t blocks = std::clamp<int64_t>(n / kNormElementsPerBlock, 1, kMaxNormBlocks);
+  auto* partials = static_cast<double*>(workspace(ctx, kMaxNormBlocks * 8, "squared_norm"));
+  squared_norm_kernel<<<grid_size(blocks), kNormThreads, 0, stream_of(ctx)>>>(x, n, head, partials, result, index,
+                                                                              args.counted);
+  if (blocks > 1)
+    finish_norm_kernel<<<1, kMaxNormBlocks, 0, stream_of(ctx)>>>(partials, static_cast<int>(blocks), result, index,
+                                                                 args.counted);
+  check_cuda(cudaGetLastError(), "squared_norm");
+}
+
+}  // namespace trainer::ops::cuda
