@@ -1,10 +1,9 @@
 #include "core/checkpoint/hdf5_id.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 
 #include <bit>
-
-#include "core/checkpoint/file_io.h"
 
 namespace trainer::checkpoint {
 namespace {
@@ -53,6 +52,14 @@ hid_t standard_type(Dtype dtype) {
   }
 }
 
+Hdf5Id create_hdf5(const std::string& path) {
+  const Hdf5Id access(H5Pcreate(H5P_FILE_ACCESS), H5Pclose, path);
+  check_hdf5(H5Pset_libver_bounds(access.get(), H5F_LIBVER_V110, H5F_LIBVER_V110), path);
+  check_hdf5(H5Pset_file_locking(access.get(), false, true), path);
+  check_hdf5(H5Pset_fclose_degree(access.get(), H5F_CLOSE_STRONG), path);
+  return Hdf5Id(H5Fcreate(path.c_str(), H5F_ACC_EXCL, H5P_DEFAULT, access.get()), H5Fclose, path);
+}
+
 }  // namespace
 
 void fail_hdf5(const std::string& what) {
@@ -72,12 +79,17 @@ QuietHdf5::~QuietHdf5() {
   H5Eset_auto2(H5E_DEFAULT, function_, data_);
 }
 
-Hdf5Id create_hdf5(const std::string& path) {
-  const Hdf5Id access(H5Pcreate(H5P_FILE_ACCESS), H5Pclose, path);
-  check_hdf5(H5Pset_libver_bounds(access.get(), H5F_LIBVER_V110, H5F_LIBVER_V110), path);
-  check_hdf5(H5Pset_file_locking(access.get(), false, true), path);
-  check_hdf5(H5Pset_fclose_degree(access.get(), H5F_CLOSE_STRONG), path);
-  return Hdf5Id(H5Fcreate(path.c_str(), H5F_ACC_EXCL, H5P_DEFAULT, access.get()), H5Fclose, path);
+NewHdf5File::NewHdf5File(const std::string& path) : path_(path), file_(create_hdf5(path)), descriptor_(path, O_RDWR) {}
+
+NewHdf5File::~NewHdf5File() {
+  if (file_.get() >= 0) descriptor_.discard();
+}
+
+const FileDescriptor& NewHdf5File::finish() {
+  check_hdf5(H5Fflush(file_.get(), H5F_SCOPE_GLOBAL), path_);
+  check_hdf5(file_.reset(), path_);
+  descriptor_.sync();
+  return descriptor_;
 }
 
 Hdf5Id stored_type(Dtype dtype) {

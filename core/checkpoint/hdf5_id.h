@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "core/checkpoint/file_io.h"
 #include "core/runtime/dtype.h"
 
 namespace trainer::checkpoint {
@@ -57,8 +58,25 @@ class QuietHdf5 {
   void* data_ = nullptr;
 };
 
-/// A new file in the format of HDF5 1.10, without file locks: the name is ours alone until the folder is published.
-Hdf5Id create_hdf5(const std::string& path);
+/// A new file in the format of HDF5 1.10, without file locks: the name is ours alone until the folder is published. One
+/// that is destroyed before finish() is emptied first: the space that this gives back is what HDF5 needs to close it on
+/// a full disk; a file that it cannot close stays open, and keeps its space, for the life of the process.
+class NewHdf5File {
+ public:
+  explicit NewHdf5File(const std::string& path);
+  ~NewHdf5File();
+  NewHdf5File(const NewHdf5File&) = delete;
+  NewHdf5File& operator=(const NewHdf5File&) = delete;
+
+  hid_t get() const { return file_.get(); }
+  /// Closes the HDF5 file and waits until it is on the disk; returns the plain file. Throws IoError.
+  const FileDescriptor& finish();
+
+ private:
+  std::string path_;
+  Hdf5Id file_;
+  FileDescriptor descriptor_;  // opened before anything is written, so that its fsync reports every write error
+};
 
 /// The stored type: little-endian; bfloat16 and float16 as IEEE types of our own making that other readers understand.
 /// Memory has the same bits, so that nothing is ever converted.

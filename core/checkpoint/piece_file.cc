@@ -1,9 +1,8 @@
 #include "core/checkpoint/piece_file.h"
 
-#include <fcntl.h>
-
 #include <algorithm>
 #include <array>
+#include <limits>
 
 #include "core/checkpoint/checksum.h"
 
@@ -91,17 +90,12 @@ void add_virtual_tensor(hid_t file, const std::string& name, const StoredTensor&
 PieceFile::PieceFile(const std::string& folder, const std::string& name)
     : path_(folder + "/" + name),
       name_(name),
-      file_(create_hdf5(path_)),
-      descriptor_(path_, O_RDWR),
+      file_(path_),
       links_(make_groups()),
       layout_(H5Pcreate(H5P_DATASET_CREATE), H5Pclose, path_) {
   check_hdf5(H5Pset_layout(layout_.get(), H5D_CONTIGUOUS), path_);
   check_hdf5(H5Pset_fill_time(layout_.get(), H5D_FILL_TIME_NEVER), path_);
   check_hdf5(H5Pset_obj_track_times(layout_.get(), false), path_);
-}
-
-PieceFile::~PieceFile() {
-  if (file_.get() >= 0) descriptor_.discard();
 }
 
 void PieceFile::append(const Piece& piece, const Box& box, const void* data) {
@@ -129,20 +123,17 @@ void PieceFile::append(const Piece& piece, const Box& box, const void* data) {
 }
 
 StoredFile PieceFile::finish() {
-  check_hdf5(file_.reset(), path_);
-  descriptor_.sync();
+  const FileDescriptor& file = file_.finish();
   std::sort(extents_.begin(), extents_.end(), [](const Extent& a, const Extent& b) { return a.offset < b.offset; });
-  return {name_, descriptor_.size(), checksum_outside(descriptor_, extents_)};
+  return {name_, file.size(), checksum_outside(file, extents_)};
 }
 
 StoredFile write_view(const std::string& folder, const Manifest& manifest) {
   const QuietHdf5 quiet;
   const std::string path = folder + "/" + kViewName;
-  Hdf5Id file = create_hdf5(path);
-  const FileDescriptor descriptor(path, O_RDONLY);
+  NewHdf5File file(path);
   for (const auto& [name, tensor] : manifest.tensors) add_virtual_tensor(file.get(), name, tensor, path);
-  check_hdf5(file.reset(), path);
-  descriptor.sync();
+  const FileDescriptor& descriptor = file.finish();
   return {kViewName, descriptor.size(), checksum_outside(descriptor, {})};
 }
 

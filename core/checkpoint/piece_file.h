@@ -4,21 +4,16 @@
 #include <string>
 #include <vector>
 
-#include "core/checkpoint/file_io.h"
 #include "core/checkpoint/hdf5_id.h"
 #include "core/checkpoint/manifest.h"
 #include "core/checkpoint/piece.h"
 
 namespace trainer::checkpoint {
 
-/// Each piece is a contiguous dataset of its own with the attributes `box` and `xxh3_128`. A file that is destroyed
-/// before finish() is emptied first: the space it gives back is what HDF5 needs to close it on a full disk.
+/// Each piece is a contiguous dataset of its own with the attributes `box` and `xxh3_128`.
 class PieceFile {
  public:
   PieceFile(const std::string& folder, const std::string& name);
-  ~PieceFile();
-  PieceFile(const PieceFile&) = delete;
-  PieceFile& operator=(const PieceFile&) = delete;
 
   /// Writes box.numel() elements at `data`, a box of piece.tensor. Throws IoError.
   void append(const Piece& piece, const Box& box, const void* data);
@@ -29,8 +24,7 @@ class PieceFile {
  private:
   QuietHdf5 quiet_;
   std::string path_, name_;
-  Hdf5Id file_;
-  FileDescriptor descriptor_;  // opened before anything is written, so that its fsync reports every write error
+  NewHdf5File file_;
   Hdf5Id links_, layout_;
   std::vector<Extent> extents_;
   std::map<std::string, StoredTensor> tensors_;

@@ -89,7 +89,7 @@ std::string make_temporary(const std::string& save_dir, std::int64_t step) {
   std::error_code error;
   fs::create_directories(save_dir, error);
   if (error) fail_errno("make the folder", save_dir, error.value());
-  const std::string path = hidden_path(save_dir, step_name(step), "tmp");
+  std::string path = hidden_path(save_dir, step_name(step), "tmp");
   if (::mkdir(path.c_str(), 0777) != 0) fail_errno("make the folder", path, errno);
   return path;
 }
@@ -110,7 +110,7 @@ std::vector<std::string> clean_leftovers(const std::string& save_dir) {
 }
 
 std::string publish(const std::string& temporary, const std::string& save_dir, std::int64_t step) {
-  const std::string path = save_dir + "/" + step_name(step);
+  std::string path = save_dir + "/" + step_name(step);
   if (std::rename(temporary.c_str(), path.c_str()) != 0) {
     if (errno != ENOTEMPTY && errno != EEXIST) fail_errno("rename to", path, errno);
     replace(temporary, path, save_dir);

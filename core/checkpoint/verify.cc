@@ -14,6 +14,7 @@ using namespace checkpoint;
 /// Everything of `file` that is no piece: HDF5's own structures, which other readers depend on.
 void verify_rest(const std::string& folder, const StoredFile& file, const std::vector<PieceRef>& pieces) {
   std::vector<Extent> extents;
+  extents.reserve(pieces.size());
   for (const PieceRef& ref : pieces) extents.push_back({ref.piece->offset, ref.piece->bytes});
   const std::string path = folder + "/" + file.name;
   const FileDescriptor descriptor(path, O_RDONLY);

@@ -126,8 +126,7 @@ std::string message_of_save(const std::string& folder, ExitCode code,
   Random random(1);
   std::vector<Piece> pieces = dealt(model, random, test_world());
   change(model, pieces);
-  const std::string message =
-      error_of(code, [&] { save_checkpoint(request_for(folder, 2, pieces), test_world(), fault); });
+  std::string message = error_of(code, [&] { save_checkpoint(request_for(folder, 2, pieces), test_world(), fault); });
   test_world().barrier();
   EXPECT_EQ(names_in(folder), before);
   const std::vector<std::string> all = checkpoint::gather_texts(test_world(), message);

@@ -117,7 +117,7 @@ TEST(Load, MismatchesNameBothSidesAndWriteNothing) {
     Model model = Model::small();
     auto pieces = model.whole();
     change(pieces[2]);
-    const std::string message = error_of(ExitCode::checkpoint, [&] { load_pieces(*info, pieces, world); });
+    std::string message = error_of(ExitCode::checkpoint, [&] { load_pieces(*info, pieces, world); });
     EXPECT_EQ(model.writes, 0);
     return message;
   };
@@ -139,8 +139,8 @@ TEST(Save, TilingFaultsAreRefusedAndLeaveNothing) {
     Model model = Model::small();
     auto pieces = model.whole();
     change(model, pieces);
-    const std::string message = error_of(
-        ExitCode::checkpoint, [&] { save_checkpoint(request_for(folder.path(), 1, pieces), world, FaultPlan()); });
+    std::string message = error_of(ExitCode::checkpoint,
+                                   [&] { save_checkpoint(request_for(folder.path(), 1, pieces), world, FaultPlan()); });
     EXPECT_TRUE(names_in(folder.path()).empty());
     return message;
   };
