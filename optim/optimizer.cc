@@ -4,6 +4,7 @@
 #include <string_view>
 #include <utility>
 
+#include "core/runtime/device.h"
 #include "core/runtime/rng.h"
 
 namespace trainer {
@@ -103,8 +104,8 @@ void Optimizer::initialize(const Context& ctx, WeightSource& weights) {
 void Optimizer::write_values(const Context& ctx, const std::vector<double>& values, std::int64_t offset,
                              const Tensor& whole, const Tensor& shard_weight, const Shard& shard) const {
   const auto count = static_cast<std::int64_t>(values.size());
-  // Ops read their inputs; Tensor has no const form.
-  const Tensor in = tensor_over(const_cast<double*>(values.data()), Dtype::f64, 1, count);
+  void* staged = stage_in(ctx, values.data(), count * dtype_size(Dtype::f64));
+  const Tensor in = tensor_over(staged, Dtype::f64, 1, count);
   ops::ShardTensors everywhere;
   everywhere.weight = whole.flat_range(offset, count);
   ops::master_write(ctx, {in, everywhere});

@@ -25,7 +25,7 @@ class Optimizer {
   Optimizer(const Config& config, const ParamLayout& layout, const Mesh& mesh, Arena& arena);
 
   /// Draws the initial values by global element index: every weight of the block, and the exact values of this rank's
-  /// shard, so that the model is the same in any layout. Host memory only; once, before the first step.
+  /// shard, so that the model is the same in any layout. Drawn on the host; once, before the first step.
   void initialize(const Context& ctx, WeightSource& weights);
 
   /// norm [1, 2] f64 += what this rank knows: the sum of squares of its shard (a parameter that several tp ranks hold

@@ -63,12 +63,12 @@ Tensor Block::finish_branch(const Pass& pass, const BlockParams& params, const W
 }
 
 Tensor Block::forward_until_mlp(const Pass& pass, const BlockParams& params, const ModelShape& shape,
-                                const RopeTable& rope, const Stream& in, const Saved& saved,
+                                const RopeTable& rope, const ResidualStream& in, const Saved& saved,
                                 const Workspace& work) const {
   norm1_.forward(pass, params, in, saved.norm1, saved.h1);
   const Tensor h1 = pass.tp.enter(pass.ctx, saved.h1, work.full);
   attention_.forward(pass, params, shape, rope, h1, saved.attention, work.partial);
-  Stream middle{saved.norm1.sum, {}};
+  ResidualStream middle{saved.norm1.sum, {}};
   if (!parallel_residual_)
     middle.branch =
         finish_branch(pass, params, work, {&attention_.out()}, branch_dropout(pass, DropoutSite::attention_branch));
@@ -76,8 +76,9 @@ Tensor Block::forward_until_mlp(const Pass& pass, const BlockParams& params, con
   return pass.tp.enter(pass.ctx, saved.h2, work.full);
 }
 
-Stream Block::forward(const Pass& pass, const BlockParams& params, const ModelShape& shape, const RopeTable& rope,
-                      const Stream& in, const Saved& saved, const Workspace& work) const {
+ResidualStream Block::forward(const Pass& pass, const BlockParams& params, const ModelShape& shape,
+                              const RopeTable& rope, const ResidualStream& in, const Saved& saved,
+                              const Workspace& work) const {
   const Tensor h2 = forward_until_mlp(pass, params, shape, rope, in, saved, work);
   // With a parallel residual the attention's part is still in work.partial: both branches share one sum over tp ranks.
   mlp_.forward(pass, params, h2, saved.mlp, work.partial, /*accumulate=*/parallel_residual_);

@@ -42,8 +42,8 @@ class Block {
   Workspace allocate_workspace(const Config& config, const ModelShape& shape, Arena& arena) const;
 
   /// The returned stream lies in `saved` and `work`.
-  Stream forward(const Pass& pass, const BlockParams& params, const ModelShape& shape, const RopeTable& rope,
-                 const Stream& in, const Saved& saved, const Workspace& work) const;
+  ResidualStream forward(const Pass& pass, const BlockParams& params, const ModelShape& shape, const RopeTable& rope,
+                         const ResidualStream& in, const Saved& saved, const Workspace& work) const;
   /// Fills the cheap tensors of `saved` again from the others.
   void recompute_cheap(const Pass& pass, const BlockParams& params, const ModelShape& shape, const RopeTable& rope,
                        const Saved& saved) const;
@@ -57,7 +57,7 @@ class Block {
  private:
   /// Everything before the MLP; returns its input, all tokens [N, C].
   Tensor forward_until_mlp(const Pass& pass, const BlockParams& params, const ModelShape& shape, const RopeTable& rope,
-                           const Stream& in, const Saved& saved, const Workspace& work) const;
+                           const ResidualStream& in, const Saved& saved, const Workspace& work) const;
   /// Adds over tp ranks, then bias and dropout: the branch that joins the residual stream.
   Tensor finish_branch(const Pass& pass, const BlockParams& params, const Workspace& work,
                        std::initializer_list<const Linear*> layers, const DropoutKey& dropout) const;

@@ -44,8 +44,8 @@ Tensor Embedding::local_positions(const Pass& pass) const {
   return pass.batch.positions.col_range(pass.tp.first_row(tokens), pass.tp.local_rows(tokens));
 }
 
-Stream Embedding::forward(const Pass& pass, const BlockParams& params, const ModelShape& shape,
-                          const Workspace& work) const {
+ResidualStream Embedding::forward(const Pass& pass, const BlockParams& params, const ModelShape& shape,
+                                  const Workspace& work) const {
   ops::embedding_forward(
       pass.ctx,
       {.ids = pass.batch.ids, .weight = params.w(tokens_), .out = work.partial, .first_row = shape.vocab_first});

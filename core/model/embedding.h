@@ -19,7 +19,8 @@ class Embedding {
   Workspace allocate_workspace(const Config& config, const ModelShape& shape, Arena& arena) const;
 
   /// The stream that enters the first block; it lies in `work`.
-  Stream forward(const Pass& pass, const BlockParams& params, const ModelShape& shape, const Workspace& work) const;
+  ResidualStream forward(const Pass& pass, const BlockParams& params, const ModelShape& shape,
+                         const Workspace& work) const;
   /// d [local N, C]; overwritten. `accumulate_tokens`: the token weight's gradient already holds the head's part (tied
   /// weights).
   void backward(const Pass& pass, const BlockParams& params, const ModelShape& shape, const Workspace& work,

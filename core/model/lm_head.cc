@@ -46,7 +46,8 @@ LmHead::Workspace LmHead::allocate_workspace(const Config& config, const ModelSh
   return work;
 }
 
-Tensor LmHead::normalise(const Pass& pass, const BlockParams& params, const Stream& in, const Workspace& work) const {
+Tensor LmHead::normalise(const Pass& pass, const BlockParams& params, const ResidualStream& in,
+                         const Workspace& work) const {
   norm_.forward(pass, params, in, work.norm, work.h);
   return pass.tp.enter(pass.ctx, work.h, work.full);
 }
@@ -83,14 +84,14 @@ Tensor LmHead::chunk_loss(const Pass& pass, const ModelShape& shape, const Weigh
 }
 
 void LmHead::evaluate(const Pass& pass, const BlockParams& params, const ModelShape& shape, const Weight& weight,
-                      const Stream& in, const Workspace& work, const Tensor& sums) const {
+                      const ResidualStream& in, const Workspace& work, const Tensor& sums) const {
   const Tensor h = normalise(pass, params, in, work);
   for (std::int64_t first = 0; first < h.rows; first += work.logits.rows)
     chunk_loss(pass, shape, weight, h, first, std::min(work.logits.rows, h.rows - first), work, sums, {});
 }
 
 void LmHead::train(const Pass& pass, const BlockParams& params, const ModelShape& shape, const Weight& weight,
-                   const Stream& in, const Workspace& work, const Tensor& sums, double grad_scale,
+                   const ResidualStream& in, const Workspace& work, const Tensor& sums, double grad_scale,
                    const UpdateState* state, const Tensor& d) const {
   const Tensor h = normalise(pass, params, in, work);
   const LossScaling scaling{.grad_scale = grad_scale, .state = state, .backward = true};
@@ -106,7 +107,7 @@ void LmHead::train(const Pass& pass, const BlockParams& params, const ModelShape
   norm_.backward(pass, params, work.norm, dh, {}, d);
 }
 
-void LmHead::logits(const Pass& pass, const BlockParams& params, const Weight& weight, const Stream& in,
+void LmHead::logits(const Pass& pass, const BlockParams& params, const Weight& weight, const ResidualStream& in,
                     const Workspace& work, const Tensor& out) const {
   const Tensor h = normalise(pass, params, in, work);
   ops::linear_forward(pass.ctx, {.x = h, .w = weight.w, .bias = {}, .y = out});

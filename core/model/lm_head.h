@@ -36,14 +36,14 @@ class LmHead {
 
   /// Adds loss, z-loss and number of targets to sums [1, 3] f64.
   void evaluate(const Pass& pass, const BlockParams& params, const ModelShape& shape, const Weight& weight,
-                const Stream& in, const Workspace& work, const Tensor& sums) const;
+                const ResidualStream& in, const Workspace& work, const Tensor& sums) const;
   /// The same with backward: weight gradients, and d [local N, C], the gradient of the stream. `grad_scale`: 1 /
   /// (global batch x T); the loss scale is read from `state`.
   void train(const Pass& pass, const BlockParams& params, const ModelShape& shape, const Weight& weight,
-             const Stream& in, const Workspace& work, const Tensor& sums, double grad_scale, const UpdateState* state,
-             const Tensor& d) const;
+             const ResidualStream& in, const Workspace& work, const Tensor& sums, double grad_scale,
+             const UpdateState* state, const Tensor& d) const;
   /// The logits of all tokens, this rank's columns: [N, V].
-  void logits(const Pass& pass, const BlockParams& params, const Weight& weight, const Stream& in,
+  void logits(const Pass& pass, const BlockParams& params, const Weight& weight, const ResidualStream& in,
               const Workspace& work, const Tensor& out) const;
 
  private:
@@ -52,7 +52,7 @@ class LmHead {
     const UpdateState* state = nullptr;
     bool backward = false;
   };
-  Tensor normalise(const Pass& pass, const BlockParams& params, const Stream& in, const Workspace& work) const;
+  Tensor normalise(const Pass& pass, const BlockParams& params, const ResidualStream& in, const Workspace& work) const;
   /// Logits of rows [first, first + count) of h, their losses, and the gradient in their place.
   Tensor chunk_loss(const Pass& pass, const ModelShape& shape, const Weight& weight, const Tensor& h,
                     std::int64_t first, std::int64_t count, const Workspace& work, const Tensor& sums,

@@ -34,7 +34,7 @@ Norm::Saved Norm::allocate(const ModelShape& shape, Arena& arena, const Tensor& 
   return saved;
 }
 
-void Norm::forward(const Pass& pass, const BlockParams& params, const Stream& in, const Saved& saved,
+void Norm::forward(const Pass& pass, const BlockParams& params, const ResidualStream& in, const Saved& saved,
                    const Tensor& out) const {
   ops::add_norm_forward(pass.ctx, {.kind = kind_,
                                    .eps = eps_,

@@ -19,7 +19,7 @@ class Norm {
   Saved allocate(const ModelShape& shape, Arena& arena, const Tensor& sum = {}) const;
 
   /// saved.sum = in.residual + in.branch; out = norm(saved.sum).
-  void forward(const Pass& pass, const BlockParams& params, const Stream& in, const Saved& saved,
+  void forward(const Pass& pass, const BlockParams& params, const ResidualStream& in, const Saved& saved,
                const Tensor& out) const;
   /// out = norm(saved.sum) again, with the same bits.
   void recompute(const Pass& pass, const BlockParams& params, const Saved& saved, const Tensor& out) const;

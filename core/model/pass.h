@@ -92,7 +92,7 @@ class ParamList {
 
 /// The residual stream between blocks: its value is residual + branch. The sum is left to the next norm, which reads
 /// both anyway.
-struct Stream {
+struct ResidualStream {
   Tensor residual;  // [local N, C]
   Tensor branch;    // [local N, C], or absent
 };

@@ -1,5 +1,7 @@
 #include "core/model/transformer.h"
 
+#include "core/runtime/device.h"
+
 namespace trainer {
 namespace {
 
@@ -46,8 +48,11 @@ void Transformer::allocate(Arena& arena) {
 }
 
 void Transformer::fill_tables(const Context& ctx) {
-  TRAINER_CHECK(ctx.device.kind == DeviceKind::cpu, "tables are filled on the host");
-  if (rope_.cos_sin) fill_rope_table(config_, rope_.cos_sin);
+  if (!rope_.cos_sin) return;
+  std::vector<char> host(static_cast<std::size_t>(rope_.cos_sin.bytes()));
+  fill_rope_table(config_, tensor_over(host.data(), rope_.cos_sin.dtype, rope_.cos_sin.rows, rope_.cos_sin.cols));
+  copy_to_device(ctx, rope_.cos_sin.data, host.data(), rope_.cos_sin.bytes());
+  synchronize(ctx);
 }
 
 BlockParams Transformer::acquire(const Pass& pass, WeightSource& weights, int block) const {
@@ -61,8 +66,8 @@ BlockParams Transformer::acquire(const Pass& pass, WeightSource& weights, GradSi
           .accumulate = sink.accumulate()};
 }
 
-Stream Transformer::forward(const Pass& pass, WeightSource& weights, bool one_slot) const {
-  Stream stream = embedding_.forward(pass, acquire(pass, weights, 0), shape_, embedding_work_);
+ResidualStream Transformer::forward(const Pass& pass, WeightSource& weights, bool one_slot) const {
+  ResidualStream stream = embedding_.forward(pass, acquire(pass, weights, 0), shape_, embedding_work_);
   weights.release(pass.ctx, 0);
   for (std::size_t layer = 0; layer < blocks_.size(); ++layer) {
     const int block = static_cast<int>(layer) + 1;
@@ -104,7 +109,7 @@ void Transformer::recompute(const Pass& pass, const BlockParams& params, int lay
 
 void Transformer::train(const Pass& pass, WeightSource& weights, GradSink& sink, const Tensor& sums, double grad_scale,
                         const UpdateState* state) const {
-  const Stream stream = forward(pass, weights, /*one_slot=*/false);
+  const ResidualStream stream = forward(pass, weights, /*one_slot=*/false);
   with_head(pass, weights, &sink, [&](const BlockParams& params, const LmHead::Weight& weight) {
     head_.train(pass, params, shape_, weight, stream, head_work_, sums, grad_scale, state, d_);
   });
@@ -125,14 +130,14 @@ void Transformer::train(const Pass& pass, WeightSource& weights, GradSink& sink,
 }
 
 void Transformer::evaluate(const Pass& pass, WeightSource& weights, const Tensor& sums) const {
-  const Stream stream = forward(pass, weights, /*one_slot=*/true);
+  const ResidualStream stream = forward(pass, weights, /*one_slot=*/true);
   with_head(pass, weights, nullptr, [&](const BlockParams& params, const LmHead::Weight& weight) {
     head_.evaluate(pass, params, shape_, weight, stream, head_work_, sums);
   });
 }
 
 void Transformer::logits(const Pass& pass, WeightSource& weights, const Tensor& out) const {
-  const Stream stream = forward(pass, weights, /*one_slot=*/true);
+  const ResidualStream stream = forward(pass, weights, /*one_slot=*/true);
   with_head(pass, weights, nullptr, [&](const BlockParams& params, const LmHead::Weight& weight) {
     head_.logits(pass, params, weight, stream, head_work_, out);
   });

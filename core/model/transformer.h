@@ -37,7 +37,7 @@ class Transformer {
   BlockParams acquire(const Pass& pass, WeightSource& weights, int block) const;
   BlockParams acquire(const Pass& pass, WeightSource& weights, GradSink& sink, int block) const;
   /// Embedding and blocks. Layers save into their own slots, or with `one_slot` all into the first.
-  Stream forward(const Pass& pass, WeightSource& weights, bool one_slot) const;
+  ResidualStream forward(const Pass& pass, WeightSource& weights, bool one_slot) const;
   void recompute(const Pass& pass, const BlockParams& params, int layer) const;
   int head_block() const { return static_cast<int>(blocks_.size()) + 1; }
   /// The head's weight while block 0 (tied) or the head's own block is acquired.

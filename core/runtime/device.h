@@ -42,6 +42,14 @@ void copy(const Context& ctx, void* to, const void* from, std::int64_t bytes);
 /// Sets every byte to `value`.
 void fill_bytes(const Context& ctx, void* to, int value, std::int64_t bytes);
 
+/// Host memory as ops of ctx can read it: itself on the CPU, a copy in ctx.workspace on CUDA (which must be large
+/// enough, and is valid until the next op that needs scratch).
+void* stage_in(const Context& ctx, const void* host, std::int64_t bytes);
+/// Memory that ops of ctx can write and stage_out() brings to `host`: `host` itself on the CPU, ctx.workspace on CUDA.
+void* stage_for_output(const Context& ctx, void* host, std::int64_t bytes);
+/// Waits for the ops that wrote `staged`; afterwards the bytes are in `host`.
+void stage_out(const Context& ctx, const void* staged, void* host, std::int64_t bytes);
+
 // ---- order --------------------------------------------------------------------------------------------------------
 /// Waits until everything queued on ctx.stream is done. Throws Error(other) when a kernel failed.
 void synchronize(const Context& ctx);

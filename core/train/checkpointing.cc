@@ -1,8 +1,9 @@
 #include "core/train/checkpointing.h"
 
 #include <algorithm>
-#include <cstring>
 #include <nlohmann/json.hpp>
+
+#include "core/runtime/device.h"
 
 namespace trainer {
 using ops::ShardTensors;
@@ -48,23 +49,29 @@ Piece make_piece(Engine& engine, Part part, ParamId id, const Box& box, std::int
   if (part == Part::master) {
     piece.dtype = master;
     piece.read = [&engine, shard, master](std::int64_t first, std::int64_t count, void* host) {
-      ops::master_read(engine.context(),
-                       {.shard = slice(shard, first, count), .out = tensor_over(host, master, 1, count)});
+      const Context& ctx = engine.context();
+      const std::int64_t bytes = count * dtype_size(master);
+      void* staged = stage_for_output(ctx, host, bytes);
+      ops::master_read(ctx, {.shard = slice(shard, first, count), .out = tensor_over(staged, master, 1, count)});
+      stage_out(ctx, staged, host, bytes);
     };
     piece.write = [&engine, shard, master](std::int64_t first, std::int64_t count, const void* host) {
-      const Tensor in = tensor_over(const_cast<void*>(host), master, 1, count);
+      void* staged = stage_in(engine.context(), host, count * dtype_size(master));
+      const Tensor in = tensor_over(staged, master, 1, count);
       ops::master_write(engine.context(), {.in = in, .shard = slice(shard, first, count)});
     };
     return piece;
   }
   piece.dtype = moment.dtype;
-  piece.read = [moment](std::int64_t first, std::int64_t count, void* host) {
+  piece.read = [&engine, moment](std::int64_t first, std::int64_t count, void* host) {
     const Tensor from = moment.flat_range(first, count);
-    std::memcpy(host, from.data, static_cast<std::size_t>(from.bytes()));
+    copy_to_host(engine.context(), host, from.data, from.bytes());
+    synchronize(engine.context());
   };
-  piece.write = [moment](std::int64_t first, std::int64_t count, const void* host) {
+  piece.write = [&engine, moment](std::int64_t first, std::int64_t count, const void* host) {
     const Tensor to = moment.flat_range(first, count);
-    std::memcpy(to.data, host, static_cast<std::size_t>(to.bytes()));
+    copy_to_device(engine.context(), to.data, host, to.bytes());
+    synchronize(engine.context());
   };
   return piece;
 }

@@ -1,11 +1,12 @@
 #include "core/train/engine.h"
 
 #include <algorithm>
-#include <cstring>
 #include <limits>
 
 #include "core/config/resolve.h"
+#include "kernels/gemm_choices.h"
 #include "optim/update_state.h"
+#include "parallel/host_exchange.h"
 
 namespace trainer {
 namespace {
@@ -14,13 +15,9 @@ Dtype wire_dtype(const Config& config, Dtype accumulator) {
   return config.precision.grad_reduce_dtype == ReduceDtype::bf16 ? Dtype::bf16 : accumulator;
 }
 
-Tensor take_ints(Arena& arena, const char* name, std::int64_t count) {
-  return arena.take(MemoryClass::workspace, name, 1, count, Dtype::i32);
-}
-
-void copy_ints(const std::vector<std::int32_t>& from, const Tensor& to) {
-  TRAINER_CHECK(static_cast<std::int64_t>(from.size()) == to.numel(), "{} integers for {}", from.size(), to.numel());
-  std::memcpy(to.as<std::int32_t>(), from.data(), from.size() * sizeof(std::int32_t));
+/// Integers of a micro-batch: ids, targets, positions, sequence starts.
+std::int64_t batch_ints(const ModelShape& shape) {
+  return 3 * shape.tokens + shape.sequences + 1;
 }
 
 }  // namespace
@@ -51,13 +48,16 @@ Engine::Parts::Parts(const Config& config, const Mesh& mesh, Arena& arena)
       optimizer(config, model.layout(), mesh, arena) {
   model.allocate(arena);
   const ModelShape& shape = model.shape();
-  batch.ids = take_ints(arena, "token ids", shape.tokens);
-  batch.targets = take_ints(arena, "targets", shape.tokens);
-  batch.positions = take_ints(arena, "positions", shape.tokens);
-  batch.starts = take_ints(arena, "sequence starts", shape.sequences + 1);
+  // One buffer, so that a micro-batch is one copy.
+  ints = arena.take(MemoryClass::workspace, "micro-batch", 1, batch_ints(shape), Dtype::i32);
+  batch.ids = ints.flat_range(0, shape.tokens);
+  batch.targets = ints.flat_range(shape.tokens, shape.tokens);
+  batch.positions = ints.flat_range(2 * shape.tokens, shape.tokens);
+  batch.starts = ints.flat_range(3 * shape.tokens, shape.sequences + 1);
   batch.max_seq = shape.seq_length;
   sums = arena.take(MemoryClass::workspace, "loss sums", 1, 3, Dtype::f64);
   norm = arena.take(MemoryClass::workspace, "gradient norm", 1, 2, Dtype::f64);
+  state = arena.take(MemoryClass::workspace, "update state", 1, sizeof(UpdateState), Dtype::u8);
 }
 
 Engine::Engine(const Config& config, Context ctx, std::unique_ptr<Communicator> world, const FaultPlan& fault)
@@ -66,7 +66,10 @@ Engine::Engine(const Config& config, Context ctx, std::unique_ptr<Communicator> 
       fault_(fault),
       mesh_(std::move(world), mesh_shape(config)),
       tp_(mesh_.tp(), config.parallelism.sequence_parallel),
-      grad_scale_(1.0 / static_cast<double>(config.train.global_batch_size * config.train.seq_length)) {
+      grad_scale_(1.0 / static_cast<double>(config.train.global_batch_size * config.train.seq_length)),
+      reported_{Reported{allocate_pinned(ctx.device, sizeof(UpdateState), "update state"), Event(ctx.device)},
+                Reported{allocate_pinned(ctx.device, sizeof(UpdateState), "update state"), Event(ctx.device)}},
+      staging_{Staging{nullptr, Event(ctx.device)}, Staging{nullptr, Event(ctx.device)}} {
   Arena measuring;
   Parts(config_, mesh_, measuring);
   plan_ = measuring.plan();
@@ -74,7 +77,8 @@ Engine::Engine(const Config& config, Context ctx, std::unique_ptr<Communicator> 
   arena_ = std::make_unique<Arena>(ctx_.device, plan_);
   parts_ = std::make_unique<Parts>(config_, mesh_, *arena_);
   parts_->model.fill_tables(ctx_);
-  state_ = initial_update_state(config_.precision);
+  for (Staging& staging : staging_) staging.memory = allocate_pinned(ctx_.device, parts_->ints.bytes(), "micro-batch");
+  restore_state(initial_update_state(config_.precision));
 }
 
 void Engine::initialize() {
@@ -82,11 +86,18 @@ void Engine::initialize() {
 }
 
 Batch Engine::upload(const MicroBatch& micro_batch) const {
+  Staging& staging = staging_[uploads_++ % staging_.size()];
+  staging.copied.synchronize();  // the copy that used it two micro-batches ago
+  auto* to = static_cast<std::int32_t*>(staging.memory.get());
+  for (const auto* part :
+       {&micro_batch.inputs, &micro_batch.targets, &micro_batch.positions, &micro_batch.sequence_starts})
+    to = std::copy(part->begin(), part->end(), to);
+  const std::int64_t filled = to - static_cast<std::int32_t*>(staging.memory.get());
+  TRAINER_CHECK(filled == parts_->ints.numel(), "a micro-batch of {} integers, expected {}", filled,
+                parts_->ints.numel());
+  copy_to_device(ctx_, parts_->ints.data, staging.memory.get(), parts_->ints.bytes());
+  staging.copied.record(ctx_);
   Batch batch = parts_->batch;
-  copy_ints(micro_batch.inputs, batch.ids);
-  copy_ints(micro_batch.targets, batch.targets);
-  copy_ints(micro_batch.positions, batch.positions);
-  copy_ints(micro_batch.sequence_starts, batch.starts);
   batch.first_slot = micro_batch.first_slot;
   return batch;
 }
@@ -108,7 +119,7 @@ void Engine::compute_gradients(const MicroBatchSource& source, std::int64_t step
     const Batch batch = upload(micro_batch);
     const Pass pass{.ctx = ctx_, .tp = tp_, .batch = batch, .dropout_key = dropout_key, .dropout = true};
     parts_->sink.begin_micro_batch(micro == 0, micro == accumulation - 1);
-    parts_->model.train(pass, parts_->weights, parts_->sink, parts_->sums, grad_scale_, &state_);
+    parts_->model.train(pass, parts_->weights, parts_->sink, parts_->sums, grad_scale_, device_state());
   }
   mesh_.dp().all_reduce(ctx_, parts_->sums, ReduceOp::sum);
 }
@@ -128,7 +139,7 @@ void Engine::poison_gradients() {
   }
 }
 
-const UpdateState& Engine::step(const MicroBatchSource& source, std::int64_t step, double lr) {
+void Engine::step(const MicroBatchSource& source, std::int64_t step, double lr) {
   fault_.at("forward");
   compute_gradients(source, step);
   fault_.at("gradients");
@@ -137,7 +148,7 @@ const UpdateState& Engine::step(const MicroBatchSource& source, std::int64_t ste
   ops::fill(ctx_, {.x = parts_->norm.col_range(1, 1), .value = std::numeric_limits<double>::infinity()});
   parts_->optimizer.accumulate_norm(ctx_, parts_->sink, parts_->norm);
   parts_->optimizer.reduce_norm(ctx_, mesh_, parts_->norm);
-  ops::prepare_update(ctx_, {.state = &state_,
+  ops::prepare_update(ctx_, {.state = device_state(),
                              .norm = parts_->norm,
                              .sums = parts_->sums,
                              .grad_scale = grad_scale_,
@@ -145,8 +156,41 @@ const UpdateState& Engine::step(const MicroBatchSource& source, std::int64_t ste
                              .scaling = uses_loss_scaling(config_.precision),
                              .scale = config_.precision.loss_scale});
   fault_.at("optimizer");
-  parts_->optimizer.step(ctx_, parts_->weights, parts_->sink, &state_, lr);
-  return state_;
+  parts_->optimizer.step(ctx_, parts_->weights, parts_->sink, device_state(), lr);
+  report_state();
+}
+
+void Engine::report_state() {
+  Reported& slot = reported_[static_cast<std::size_t>(steps_queued_++) % reported_.size()];
+  copy_to_host(ctx_, slot.memory.get(), parts_->state.data, sizeof(UpdateState));
+  slot.done.record(ctx_);
+}
+
+const UpdateState& Engine::wait_for(std::int64_t queued_step) {
+  const Reported& slot = reported_[static_cast<std::size_t>(queued_step) % reported_.size()];
+  slot.done.synchronize();
+  return *static_cast<const UpdateState*>(slot.memory.get());
+}
+
+const UpdateState& Engine::state() {
+  return wait_for(steps_queued_ - 1);
+}
+
+const UpdateState& Engine::previous_state() {
+  return wait_for(steps_queued_ - 2);
+}
+
+void Engine::restore_state(const UpdateState& state) {
+  copy_to_device(ctx_, parts_->state.data, &state, sizeof state);
+  synchronize(ctx_);
+  for (std::size_t slot = 0; slot < reported_.size(); ++slot) report_state();
+}
+
+Engine::Sums Engine::sums() {
+  double sums[3];
+  copy_to_host(ctx_, sums, parts_->sums.data, sizeof sums);
+  synchronize(ctx_);
+  return {sums[0], sums[1], sums[2]};
 }
 
 EvalResult Engine::evaluate(const MicroBatchSource& source, std::int64_t steps) {
@@ -157,8 +201,23 @@ EvalResult Engine::evaluate(const MicroBatchSource& source, std::int64_t steps) 
     parts_->model.evaluate(pass, parts_->weights, parts_->sums);
   }
   mesh_.dp().all_reduce(ctx_, parts_->sums, ReduceOp::sum);
-  const double* sums = parts_->sums.as<double>();
-  return {.loss = sums[0] / sums[2], .target_tokens = static_cast<std::int64_t>(sums[2])};
+  const Sums total = sums();
+  return {.loss = total.loss / total.target_tokens, .target_tokens = static_cast<std::int64_t>(total.target_tokens)};
+}
+
+void Engine::warm_up(const MicroBatch& micro_batch) {
+  Communicator& world = mesh_.world();
+  set_gemm_tuning(ctx_, world.rank() == 0 ? GemmTuning::time : GemmTuning::off);
+  zero_sums();
+  const std::int64_t passes = std::min<std::int64_t>(2, accumulation_steps(config_));
+  for (std::int64_t i = 0; i < passes; ++i) {  // the second adds to gradients where the first overwrites
+    const Batch batch = upload(micro_batch);
+    const Pass pass{.ctx = ctx_, .tp = tp_, .batch = batch, .dropout_key = 0, .dropout = true};
+    parts_->sink.begin_micro_batch(i == 0, /*last=*/false);
+    parts_->model.train(pass, parts_->weights, parts_->sink, parts_->sums, grad_scale_, device_state());
+  }
+  set_gemm_tuning(ctx_, GemmTuning::off);
+  use_gemm_choices(ctx_, broadcast_string(world, gemm_choices(ctx_), 0));
 }
 
 }  // namespace trainer

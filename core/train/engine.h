@@ -1,11 +1,13 @@
 // All that one rank holds in order to train: model, weights, gradients, optimizer state, in memory that was planned
 // first. One training step and one evaluation; no files, no log, no schedule (trainer.h has those).
 #pragma once
+#include <array>
 #include <functional>
 #include <memory>
 
 #include "core/config/config.h"
 #include "core/model/transformer.h"
+#include "core/runtime/device.h"
 #include "core/runtime/fault.h"
 #include "data/loader.h"
 #include "optim/optimizer.h"
@@ -31,8 +33,12 @@ class Engine {
   /// Weights of a new run: drawn from the seed by global element index.
   void initialize();
 
-  /// One step over `accumulation` micro-batches of `source`. Returns the decision and the figures of the step.
-  const UpdateState& step(const MicroBatchSource& source, std::int64_t step, double lr);
+  /// Runs micro-batches forward and backward without an update, so that GEMM algorithms are timed and attention plans
+  /// built before the first step. Rank 0's choices are taken by all ranks. Nothing is left behind but these.
+  void warm_up(const MicroBatch& micro_batch);
+
+  /// Queues one step over `accumulation` micro-batches of `source`. On a GPU the host does not wait: state() does.
+  void step(const MicroBatchSource& source, std::int64_t step, double lr);
 
   /// Forward and backward only: gradients of one step, reduced over ranks, stored as sink().shard(): scaled by
   /// loss_scale / (global batch x T). step() is this and the update.
@@ -50,9 +56,18 @@ class Engine {
   WeightSource& weights() { return parts_->weights; }
   GradSink& sink() { return parts_->sink; }
   Optimizer& optimizer() { return parts_->optimizer; }
-  /// Loss, z-loss and target tokens of the last compute_gradients() or evaluate(), summed over all ranks.
-  const double* sums() const { return parts_->sums.as<double>(); }
-  UpdateState& update_state() { return state_; }
+  /// Decision and figures of the newest step, once it is done.
+  const UpdateState& state();
+  /// The same of the step before it: while the newest runs, the host need not wait for this.
+  const UpdateState& previous_state();
+  /// Where a run goes on: the state that a checkpoint holds.
+  void restore_state(const UpdateState& state);
+
+  struct Sums {
+    double loss = 0.0, z_loss = 0.0, target_tokens = 0.0;
+  };
+  /// Of the last compute_gradients() or evaluate(), over all ranks.
+  Sums sums();
   const TensorParallel& tensor_parallel() const { return tp_; }
 
   /// Called with every training micro-batch before it is computed.
@@ -68,10 +83,15 @@ class Engine {
     ResidentWeights weights;
     ReducingGradSink sink;
     Optimizer optimizer;
-    Batch batch;  // device copies of a micro-batch
-    Tensor sums;  // [1, 3] f64: loss, z-loss, target tokens of this rank, then of all
-    Tensor norm;  // [1, 2] f64: sum of squares, first bad tensor
+    Tensor ints;   // a micro-batch on the device
+    Batch batch;   // its parts
+    Tensor sums;   // [1, 3] f64: loss, z-loss, target tokens of this rank, then of all
+    Tensor norm;   // [1, 2] f64: sum of squares, first bad tensor
+    Tensor state;  // bytes of the UpdateState
   };
+  UpdateState* device_state() const { return static_cast<UpdateState*>(parts_->state.data); }
+  const UpdateState& wait_for(std::int64_t queued_step);
+  void report_state();
   void zero_sums();
   void poison_gradients();
 
@@ -85,7 +105,20 @@ class Engine {
   std::vector<Arena::Buffer> largest_;
   std::unique_ptr<Arena> arena_;
   std::unique_ptr<Parts> parts_;
-  UpdateState state_;
+  /// Host copies of the last two steps' states, filled in the order of the stream.
+  struct Reported {
+    std::shared_ptr<void> memory;  // an UpdateState
+    Event done;
+  };
+  std::array<Reported, 2> reported_;
+  std::int64_t steps_queued_ = 0;
+  /// Host copies of micro-batches on their way to the device.
+  struct Staging {
+    std::shared_ptr<void> memory;
+    Event copied;
+  };
+  mutable std::array<Staging, 2> staging_;
+  mutable std::size_t uploads_ = 0;
   std::function<void(const MicroBatch&)> observer_;
 };
 

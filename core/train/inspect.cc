@@ -1,5 +1,6 @@
 #include "core/train/inspect.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <string_view>
@@ -42,11 +43,16 @@ std::string sample_ids_line(const MicroBatch& micro_batch) {
 std::uint64_t state_hash(Engine& engine) {
   std::uint64_t hash = 0;
   for (const Piece& piece : pieces_to_load(engine)) {
-    std::vector<char> bytes(static_cast<std::size_t>(piece.box.numel() * dtype_size(piece.dtype)));
-    piece.read(0, piece.box.numel(), bytes.data());
-    hash = hash_bytes(mix_key(hash, piece.tensor), bytes);
+    hash = mix_key(hash, piece.tensor);
+    constexpr std::int64_t kAtOnce = std::int64_t{1} << 22;
+    for (std::int64_t first = 0; first < piece.box.numel(); first += kAtOnce) {
+      const std::int64_t count = std::min(kAtOnce, piece.box.numel() - first);
+      std::vector<char> bytes(static_cast<std::size_t>(count * dtype_size(piece.dtype)));
+      piece.read(first, count, bytes.data());
+      hash = hash_bytes(hash, bytes);
+    }
   }
-  const UpdateState& state = engine.update_state();
+  const UpdateState& state = engine.state();
   std::uint64_t scale = 0;
   std::memcpy(&scale, &state.loss_scale, sizeof scale);
   for (const std::uint64_t value :

@@ -114,7 +114,7 @@ void Trainer::print_tables() {
 
 RunState Trainer::run_state() const {
   return {.step = step_,
-          .update = engine_.update_state(),
+          .update = engine_.state(),
           .seed = config_.train.seed,
           .seq_length = config_.train.seq_length,
           .global_batch_size = config_.train.global_batch_size,
@@ -131,7 +131,7 @@ void Trainer::load() {
     if (!config_.checkpoint.allow_data_change) check_same_data(saved, run_state());
     load_pieces(*found, pieces_to_load(engine_), world);
     finish_load(engine_);
-    engine_.update_state() = saved.update;
+    engine_.restore_state(saved.update);
     step_ = saved.step;
     saved_step_ = saved.step;
   } else {
@@ -181,16 +181,26 @@ void Trainer::evaluate() {
   meter_->resume(monotonic_seconds());
 }
 
-void Trainer::report(const UpdateState& state, double lr) {
-  const bool due = step_ % config_.logging.interval == 0 || step_ == total_steps_ || last_eval_.has_value();
+void Trainer::settle(std::int64_t through) {
+  while (settled_ < through) {
+    ++settled_;
+    const UpdateState& state = settled_ == step_ ? engine_.state() : engine_.previous_state();
+    meter_->step_done();
+    report(settled_, state);
+    check_divergence(config_, state, engine_.model().layout(), settled_);
+  }
+}
+
+void Trainer::report(std::int64_t step, const UpdateState& state) {
+  const bool due = step % config_.logging.interval == 0 || step == total_steps_ || last_eval_.has_value();
   if (!lead() || !due) return;
   StepRecord record;
-  record.step = step_;
-  record.tokens = step_ * config_.train.global_batch_size * config_.train.seq_length;
+  record.step = step;
+  record.tokens = step * config_.train.global_batch_size * config_.train.seq_length;
   record.target_tokens = static_cast<std::int64_t>(state.target_tokens);
   record.time = unix_seconds();
   record.loss = (state.loss_sum + state.z_loss_sum) / state.target_tokens;
-  record.lr = lr;
+  record.lr = learning_rate(config_.lr_scheduler, config_.optimizer.lr, step - 1, total_steps_);
   record.grad_norm = state.grad_norm;
   if (uses_loss_scaling(config_.precision)) record.loss_scale = state.loss_scale;
   record.skipped = state.skipped != 0;
@@ -223,25 +233,27 @@ bool Trainer::stop_agreed() {
 
 ExitCode Trainer::run() {
   const CheckpointConfig& checkpoint = config_.checkpoint;
+  settled_ = step_;
   while (step_ < total_steps_) {
     fault_.set_step(step_ + 1);
     fault_.at("step");
     const double lr = learning_rate(config_.lr_scheduler, config_.optimizer.lr, step_, total_steps_);
-    const UpdateState& state = engine_.step([this]() -> const MicroBatch& { return loader_->next(); }, step_, lr);
+    engine_.step([this]() -> const MicroBatch& { return loader_->next(); }, step_, lr);
     ++step_;
-    meter_->step_done();
+    // What the device decided is read a step late, so that the host never waits for the step that is running.
+    settle(step_ - 1);
     const bool last = step_ == total_steps_;
+    const bool evaluates = validation_data_ && ((config_.eval.interval > 0 && step_ % config_.eval.interval == 0) ||
+                                                (last && config_.eval.at_end));
+    const bool saves =
+        (checkpoint.save_interval > 0 && step_ % checkpoint.save_interval == 0) || (last && checkpoint.save_at_end);
+    const bool stops = !last && stop_agreed();
+    if (evaluates) evaluate();
+    if (last || evaluates || saves || stops || print_.state_hash) settle(step_);
     last_eval_.reset();
-    if (validation_data_ &&
-        ((config_.eval.interval > 0 && step_ % config_.eval.interval == 0) || (last && config_.eval.at_end)))
-      evaluate();
-    report(state, lr);
     if (print_.state_hash) log_.info(fmt::format("state_hash step {}: {:016x}", step_, state_hash(engine_)));
-    check_divergence(config_, state, engine_.model().layout(), step_);
-    if ((checkpoint.save_interval > 0 && step_ % checkpoint.save_interval == 0) || (last && checkpoint.save_at_end))
-      save();
-    if (!last && stop_agreed()) {
-      if (checkpoint.save_on_signal) save();
+    if (saves || (stops && checkpoint.save_on_signal)) save();
+    if (stops) {
       if (lead()) {
         progress_->clear();
         log_.info(fmt::format("stopped by a signal after step {}; start again to go on", step_));

@@ -43,7 +43,9 @@ class Trainer {
   void load();
   void save();
   RunState run_state() const;
-  void report(const UpdateState& state, double lr);
+  /// Reports finished steps up to `through`, in order.
+  void settle(std::int64_t through);
+  void report(std::int64_t step, const UpdateState& state);
   void evaluate();
   bool stop_agreed();
 
@@ -58,10 +60,10 @@ class Trainer {
   std::int64_t total_steps_;
   mutable Engine engine_;
 
-  std::int64_t step_ = 0;         // completed steps
+  std::int64_t step_ = 0;         // steps queued; on the CPU, and after settle(step_), done
+  std::int64_t settled_ = 0;      // steps that were reported
   std::int64_t saved_step_ = -1;  // step of the newest checkpoint of this process
   std::optional<EvalResult> last_eval_;
-  std::optional<StepRecord> record_;  // of the last step, until it is written
   std::unique_ptr<Loader> loader_;
   std::unique_ptr<MetricsWriter> metrics_;
   std::unique_ptr<TensorBoardWriter> tensorboard_;

@@ -30,7 +30,7 @@ void check_all_gradients(const Config& config) {
   const auto loss = [&] {  // the sum over targets, divided as the stored gradients are
     source.seek(0);
     engine.compute_gradients(source.source(), 0);
-    return engine.sums()[0] / tokens + engine.sums()[1] / tokens;
+    return (engine.sums().loss + engine.sums().z_loss) / tokens;
   };
   const ParamLayout& layout = engine.model().layout();
   std::vector<std::vector<double>> gradients;  // copied before loss() overwrites them at other weights

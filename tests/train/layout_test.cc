@@ -56,7 +56,8 @@ void train(Engine& engine, Run& run, const UseGradients& use_gradients, const Us
   use_gradients();
   source.seek(0);
   for (int step = 0; step < kSteps; ++step) {
-    const UpdateState& state = engine.step(source.source(), step, 1e-3);
+    engine.step(source.source(), step, 1e-3);
+    const UpdateState& state = engine.state();
     if (step > 0) continue;
     run.loss = state.loss_sum / state.target_tokens;
     run.grad_norm = state.grad_norm;
