@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
-# mpirun with the flags that a training job needs; takes mpirun's own arguments.
+# mpirun for a training job; takes mpirun's own arguments.
 #   launch/mpirun.sh -np 8 trainer --config 8b.yaml
-# Signals reach mpirun itself, because this script becomes it: SIGUSR1 lets all ranks save and exit with 75.
-set -euo pipefail
+# SIGUSR1, SIGTERM and Ctrl-C let all ranks finish the step, save and end with 75; a second one ends the job at once.
+# (mpirun itself answers SIGTERM by killing the ranks a second later. Its odls_base_sigkill_timeout gives them more time,
+# but mpirun then sleeps twice that long whenever a job ends with an error.)
+set -uo pipefail
 
 ranks=1
 arguments=("$@")
@@ -19,9 +21,9 @@ threads=$((cores / ranks))
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$((threads > 0 ? threads : 1))}
 
 flags=(
-  --bind-to none                           # the default pins a rank with all its threads to one core or socket
-  --mca odls_base_sigkill_timeout 120      # after SIGTERM: time to save; the default is one second
-  --mca btl_vader_single_copy_mechanism none # quiet in containers, which forbid reading another process's memory
+  --quiet                                    # our own message about an exit code is enough
+  --bind-to none                             # the default pins a rank with all its threads to one core or socket
+  --mca btl_vader_single_copy_mechanism none # containers forbid reading another process's memory
 )
 if ((ranks > cores)); then
   flags+=(--oversubscribe --mca mpi_yield_when_idle 1)
@@ -36,4 +38,26 @@ if [[ $(id -u) -eq 0 ]]; then
   # Usual in containers; Open MPI asks for a confirmation.
   export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 fi
-exec mpirun "${flags[@]}" "$@"
+
+# A session of its own: Ctrl-C reaches this script only.
+setsid mpirun "${flags[@]}" "$@" < /dev/null &
+job=$!
+asked=false
+stop() {
+  if $asked; then kill -TERM $job; else kill -USR1 $job; fi
+  asked=true
+}
+trap stop USR1 TERM INT
+
+# A signal ends `wait` early, with a status above 128: wait again until mpirun is gone.
+while true; do
+  wait $job
+  status=$?
+  if [[ $status -le 128 ]]; then break; fi
+  if ! kill -0 $job 2> /dev/null; then
+    wait $job
+    status=$?
+    break
+  fi
+done
+exit "$status"

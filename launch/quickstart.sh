@@ -9,7 +9,7 @@ cd "$(dirname "$0")/.."
 
 run=runs/tiny
 text=runs/kjv
-stop_at=200 # the first checkpoint of configs/tiny.yaml
+stop_at=400 # the first checkpoint of configs/tiny.yaml
 settings=()
 case ${1:-} in
   "") ;;
