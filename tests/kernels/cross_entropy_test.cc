@@ -22,7 +22,7 @@ struct Result {
 
 /// Both halves on the columns of one rank. The logits become their gradient.
 Result run(HostTensor& logits, const HostIds& targets, const Options& o) {
-  HostTensor stats(accumulator_dtype(logits.tensor().dtype), logits.rows(), 3), sums(Dtype::f64, 1, 3);
+  HostTensor stats(accumulator_dtype(logits.dtype()), logits.rows(), 3), sums(Dtype::f64, 1, 3);
   ops::cross_entropy_stats(kCpu, {.logits = logits, .targets = targets, .stats = stats, .valid_cols = o.valid_cols});
   ops::cross_entropy_finish(kCpu, {.logits = logits,
                                    .targets = targets,

@@ -39,8 +39,12 @@ class HostTensor {
       for (std::int64_t c = 0; c < cols; ++c) set(r, c, 0.0);
   }
 
-  Tensor tensor() const { return {const_cast<double*>(memory_.data()), dtype_, rows_, cols_, stride_}; }
+  Tensor tensor() { return {memory_.data(), dtype_, rows_, cols_, stride_}; }
+  operator Tensor() { return tensor(); }
+  /// For inputs: a Tensor has no form that is const.
+  Tensor tensor() const { return const_cast<HostTensor*>(this)->tensor(); }
   operator Tensor() const { return tensor(); }
+  Dtype dtype() const { return dtype_; }
   std::int64_t rows() const { return rows_; }
   std::int64_t cols() const { return cols_; }
 

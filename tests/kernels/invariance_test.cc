@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 #include <omp.h>
 
+#include <numeric>
+
 #include "kernels/ops.h"
 #include "tests/kernels/op_cases.h"
 
@@ -46,7 +48,7 @@ void expect_rows_equal(const HostTensor& whole, const HostTensor& part, std::int
 constexpr std::int64_t kTokens = 23, kWidth = 37, kFirst = 6, kCount = 5;
 
 HostTensor rows_of(const HostTensor& t) {
-  HostTensor part(t.tensor().dtype, kCount, t.cols());
+  HostTensor part(t.dtype(), kCount, t.cols());
   for (std::int64_t n = 0; n < kCount; ++n)
     for (std::int64_t c = 0; c < t.cols(); ++c) part.set(n, c, t.get(kFirst + n, c));
   return part;
@@ -96,8 +98,8 @@ TEST(Invariance, ARowOfAnActivationDoesNotSeeTheOthers) {
 TEST(Invariance, ARowOfCrossEntropyDoesNotSeeTheOthers) {
   Workbench w(Dtype::f32, Dtype::f32, 0, kTokens);
   const HostTensor logits = w.in(kTokens, kWidth);
-  std::vector<std::int32_t> targets;
-  for (std::int32_t n = 0; n < kTokens; ++n) targets.push_back(n);
+  std::vector<std::int32_t> targets(kTokens);
+  std::iota(targets.begin(), targets.end(), 0);
   const auto run = [&](HostTensor rows, const HostIds& ids) {
     HostTensor stats = w.sums(rows.rows(), 3), sums(Dtype::f64, 1, 3);
     ops::cross_entropy_stats(kCpu, {.logits = rows, .targets = ids, .stats = stats, .valid_cols = kWidth});
