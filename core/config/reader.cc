@@ -218,7 +218,9 @@ class Reader {
     if (item.is_section()) {
       if (node.kind == YamlNode::Kind::map) return section(item.path, node);
       if (node.kind == YamlNode::Kind::null && where_.empty()) return;  // a header whose keys are commented out
-      fault(node.place, item.path, fmt::format("is {}; right would be its keys, indented below it", kind_text(node)));
+      fault(node.place, item.path,
+            fmt::format("is {}; right would be its keys, {}", kind_text(node),
+                        where_.empty() ? "indented below it" : "{key: value}"));
       return;
     }
     const std::string wrong = store_value(item, node);

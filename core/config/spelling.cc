@@ -127,7 +127,7 @@ std::string advise_key(const Schema& schema, const std::string& section, const s
   const auto path = [&](const std::string& key) { return section.empty() ? key : section + "." + key; };
   const std::string near_here = nearest_name(name, here);
   if (!near_here.empty() && edit_distance(name, near_here) <= 1) return "did you mean " + path(near_here);
-  if (const std::string elsewhere = same_name_elsewhere(schema, name); !elsewhere.empty()) return elsewhere;
+  if (std::string elsewhere = same_name_elsewhere(schema, name); !elsewhere.empty()) return elsewhere;
   if (here.empty()) return advise_key(schema, "", section);
   for (const auto& [other, ours] : synonyms) {
     if (edit_distance(name, other) == 0) return fmt::format("did you mean {}", ours);

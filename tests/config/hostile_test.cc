@@ -100,7 +100,10 @@ std::string staircase() {
 }
 
 TEST(ConfigHostile, IsRefusedInTimeAndMemory) {
-  const std::vector<std::pair<const char*, std::string>> cases = {
+  const struct {
+    const char* name;
+    std::string text;
+  } cases[] = {
       {"{:", "{:"},
       {"[:", "[:"},
       {"[[:", "[[:"},
@@ -137,8 +140,9 @@ TEST(ConfigHostile, IsRefusedInTimeAndMemory) {
       {"NUL bytes", std::string(100000, '\0')},
       {"random bytes", std::string("\x8b\x1f\x00\xff\xfe\x80", 6)},
   };
-  for (const auto& [name, text] : cases) {
-    const Outcome outcome = run_limited(10, [&](int descriptor) { return read_text(text, descriptor); });
+  for (const auto& c : cases) {
+    const char* name = c.name;
+    const Outcome outcome = run_limited(10, [&](int descriptor) { return read_text(c.text, descriptor); });
     EXPECT_EQ(outcome.signal, 0) << name;
     EXPECT_EQ(outcome.exit_code, refused) << name << ": " << outcome.message;
     EXPECT_LT(outcome.seconds, 2) << name;
@@ -170,10 +174,44 @@ const char* const rich_text =
     "    \"d e.h5\"]\n";
 
 std::string mutated(std::mt19937& random) {
-  static const std::vector<std::string> tokens = {
-      "[",    "]",  "{",  "}",  ":",    ": ",   ",",        "-",     "- ",  "\n", "\n  ", "  ",    "#",
-      " #",   "'",  "\"", "?",  "? ",   "&a",   "*a",       "!",     "|",   ">",  "%",    "---\n", "...\n",
-      "<<: ", "\t", "\r", "\\", "\x00", "\xff", "\xc3\xa9", "1e999", "010", "~",  "{:",   "[:"};
+  static const std::vector<std::string> tokens = {"[",
+                                                  "]",
+                                                  "{",
+                                                  "}",
+                                                  ":",
+                                                  ": ",
+                                                  ",",
+                                                  "-",
+                                                  "- ",
+                                                  "\n",
+                                                  "\n  ",
+                                                  "  ",
+                                                  "#",
+                                                  " #",
+                                                  "'",
+                                                  "\"",
+                                                  "?",
+                                                  "? ",
+                                                  "&a",
+                                                  "*a",
+                                                  "!",
+                                                  "|",
+                                                  ">",
+                                                  "%",
+                                                  "---\n",
+                                                  "...\n",
+                                                  "<<: ",
+                                                  "\t",
+                                                  "\r",
+                                                  "\\",
+                                                  std::string(1, '\0'),
+                                                  "\xff",
+                                                  "\xc3\xa9",
+                                                  "1e999",
+                                                  "010",
+                                                  "~",
+                                                  "{:",
+                                                  "[:"};
   std::string text = rich_text;
   const auto place = [&] { return random() % (text.size() + 1); };
   for (auto edits = 1 + random() % 3; edits > 0; --edits) {

@@ -10,6 +10,27 @@
 #include "core/runtime/check.h"
 
 namespace trainer {
+namespace {
+
+/// A folder of this process that goes with it.
+class TemporaryFolder {
+ public:
+  TemporaryFolder() : path_(std::filesystem::path(testing::TempDir()) / fmt::format("trainer_config_{}", getpid())) {
+    std::filesystem::create_directories(path_);
+  }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  ~TemporaryFolder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+}  // namespace
 
 std::string with_line(int number, const std::string& line) {
   std::istringstream lines(valid_text);
@@ -23,9 +44,8 @@ Config valid_config() {
 }
 
 std::string write_file(const std::string& name, const std::string& text) {
-  const auto folder = std::filesystem::path(testing::TempDir()) / fmt::format("trainer_config_{}", getpid());
-  std::filesystem::create_directories(folder);
-  const std::string path = folder / name;
+  static const TemporaryFolder folder;
+  std::string path = folder.path() / name;
   std::ofstream(path, std::ios::binary) << text;
   return path;
 }
