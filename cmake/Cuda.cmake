@@ -22,11 +22,19 @@ if(TRAINER_CCACHE AND NOT CMAKE_CUDA_COMPILER_LAUNCHER)
   set(CMAKE_CUDA_COMPILER_LAUNCHER ${TRAINER_CCACHE})
 endif()
 
-find_path(CUDNN_INCLUDE cudnn.h HINTS ${CUDAToolkit_INCLUDE_DIRS} REQUIRED)
-find_library(CUDNN_LIBRARY cudnn HINTS ${CUDAToolkit_LIBRARY_DIR} REQUIRED)
+# cuDNN and its header-only frontend (launch/install.sh brings the latter) give the fast attention; without them all attention is our own.
+find_path(CUDNN_INCLUDE cudnn.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
+find_library(CUDNN_LIBRARY cudnn HINTS ${CUDAToolkit_LIBRARY_DIR})
+find_path(CUDNN_FRONTEND_INCLUDE cudnn_frontend.h HINTS ${CMAKE_SOURCE_DIR}/.deps/cudnn-frontend/include ${CUDAToolkit_INCLUDE_DIRS})
 add_library(trainer_cudnn INTERFACE)
-target_include_directories(trainer_cudnn SYSTEM INTERFACE ${CUDNN_INCLUDE})
-target_link_libraries(trainer_cudnn INTERFACE ${CUDNN_LIBRARY})
+set(TRAINER_HAS_CUDNN OFF)
+set(TRAINER_CUDNN_TEXT "without cuDNN")
+if(CUDNN_INCLUDE AND CUDNN_LIBRARY AND CUDNN_FRONTEND_INCLUDE)
+  set(TRAINER_HAS_CUDNN ON)
+  set(TRAINER_CUDNN_TEXT "with cuDNN")
+  target_include_directories(trainer_cudnn SYSTEM INTERFACE ${CUDNN_INCLUDE} ${CUDNN_FRONTEND_INCLUDE})
+  target_link_libraries(trainer_cudnn INTERFACE ${CUDNN_LIBRARY})
+endif()
 
 add_library(trainer_cuda_flags INTERFACE)
 target_compile_options(trainer_cuda_flags INTERFACE $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra -Wno-deprecated-gpu-targets

@@ -22,6 +22,8 @@ class Bootstrap {
   int size() const { return job_ ? job_->ranks().size() : 1; }
   /// Place among the ranks of this host.
   int local_rank() const { return job_ ? job_->ranks().process(rank()).local_rank : 0; }
+  /// How many ranks this host has.
+  int local_size() const { return job_ ? job_->ranks().local_size() : 1; }
   const std::string& host() const { return host_; }
   /// The collective that this rank entered last: "all_reduce number 20 of group 'dp' (4096 bytes), not finished".
   std::string last_operation() const { return job_ ? job_->ranks().last_operation_text() : "none"; }

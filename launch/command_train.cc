@@ -1,6 +1,5 @@
 #include <unistd.h>
 
-#include <cstdlib>
 #include <utility>
 
 #include "core/config/reader.h"
@@ -10,6 +9,7 @@
 #include "core/train/trainer.h"
 #include "launch/bootstrap.h"
 #include "launch/commands.h"
+#include "launch/rank_device.h"
 #include "parallel/host_exchange.h"
 
 namespace trainer {
@@ -29,17 +29,6 @@ Config shared_config(const ConfigOptions& options, const Bootstrap& bootstrap, C
   return config_from_yaml(broadcast_string(world, text, 0), "the configuration of rank 0");
 }
 
-int threads_of_this_process() {
-  const char* threads = std::getenv("OMP_NUM_THREADS");  // NOLINT(concurrency-mt-unsafe): no thread changes it
-  return threads != nullptr ? std::atoi(threads) : static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
-}
-
-Context choose_device(const Config& config) {
-  if (config.train.device == DeviceChoice::cuda)
-    fail(ExitCode::config, "train.device is cuda, but this build has no CUDA kernels; set train.device: cpu");
-  return {};
-}
-
 }  // namespace
 
 ExitCode command_train(const ConfigOptions& options, Bootstrap& bootstrap) {
@@ -52,13 +41,19 @@ ExitCode command_train(const ConfigOptions& options, Bootstrap& bootstrap) {
       bootstrap.world({.timeout_seconds = config.comm.timeout_seconds, .fault = &fault, .stop = &stop});
 
   Log log(/*console=*/bootstrap.rank() == 0);
-  const Launch launch{.ctx = choose_device(config),
+  const RankDevice device(config.train.device, bootstrap.local_rank(), bootstrap.local_size());
+  if (device.context().device.kind == DeviceKind::cuda && bootstrap.size() > 1)
+    fail(ExitCode::config, "this version trains on one GPU; {} ranks were started. Start one, or set train.device: cpu",
+         bootstrap.size());
+  Context ctx = device.context();
+  ctx.deterministic = config.train.deterministic;
+  const Launch launch{.ctx = ctx,
                       .identity = {.rank = bootstrap.rank(),
                                    .host = bootstrap.host(),
                                    .pid = static_cast<int>(getpid()),
-                                   .device = fmt::format("cpu ({} threads)", threads_of_this_process())},
+                                   .device = device.description()},
                       .versions = version_text(),
-                      .peak_tflops = std::nullopt,
+                      .peak_tflops = peak_tflops(device.card(), weight_dtype(config.precision.dtype)),
                       .stop = stop};
   return Trainer(config, launch, std::move(world), fault, log).run();
 }

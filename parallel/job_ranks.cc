@@ -1,5 +1,6 @@
 #include "parallel/job_ranks.h"
 
+#include <algorithm>
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -51,6 +52,12 @@ JobRanks::JobRanks(std::vector<RankProcess> ranks, int rank, std::int32_t* failu
     const auto stat = other.node == process(rank_).node ? read_stat(other.pid) : std::nullopt;
     watched_.push_back(stat && stat->start_time == other.start_time);
   }
+}
+
+int JobRanks::local_size() const {
+  return static_cast<int>(std::count_if(ranks_.begin(), ranks_.end(), [this](const RankProcess& process) {
+    return process.node == ranks_[static_cast<std::size_t>(rank_)].node;
+  }));
 }
 
 ProcessState JobRanks::state(int rank) const {

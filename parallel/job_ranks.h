@@ -47,6 +47,8 @@ class JobRanks {
   int rank() const { return rank_; }
   int size() const { return static_cast<int>(ranks_.size()); }
   const RankProcess& process(int rank) const { return ranks_[static_cast<std::size_t>(rank)]; }
+  /// Ranks on this rank's node.
+  int local_size() const;
   ProcessState state(int rank) const;
   /// "rank 3 (host node-2)", with ", stopped" or ", has ended" where that is known.
   std::string describe(int rank) const;

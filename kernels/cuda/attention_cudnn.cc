@@ -1,8 +1,9 @@
 #include "kernels/cuda/attention_cudnn.h"
 
+#include <cudnn.h>
 #include <cudnn_frontend.h>
 
-#include <unordered_map>
+#include <map>
 
 #include "core/runtime/device.h"
 #include "kernels/cuda/backend.h"
@@ -15,6 +16,10 @@ namespace fe = cudnn_frontend;
 
 /// Names of the tensors of a graph: where execute() finds each address.
 enum Uid : std::int64_t { kQ = 1, kK, kV, kOut, kLse, kDout, kDq, kDk, kDv };
+
+void check(cudnnStatus_t status, const char* call) {
+  if (status != CUDNN_STATUS_SUCCESS) fail(ExitCode::other, "cuDNN: {}: {}", call, cudnnGetErrorString(status));
+}
 
 void check(fe::error_t error, const char* what) {
   if (error.is_bad()) fail(ExitCode::other, "cuDNN attention: {}: {}", what, error.get_message());
@@ -42,7 +47,7 @@ class AttentionPlan {
 
   std::int64_t workspace_bytes() const { return workspace_bytes_; }
 
-  void run(cudnnHandle_t handle, std::unordered_map<std::int64_t, void*> addresses, void* workspace) const {
+  void run(cudnnHandle_t handle, AttentionPlans::Addresses& addresses, void* workspace) const {
     check(graph_.execute(handle, addresses, workspace), "execute");
   }
 
@@ -111,21 +116,40 @@ class AttentionPlan {
   std::int64_t workspace_bytes_ = 0;
 };
 
-AttentionPlans::AttentionPlans() = default;
+struct AttentionPlans::Impl {
+  cudnnHandle_t handle = nullptr;
+  std::map<AttentionPlanKey, std::unique_ptr<AttentionPlan>> plans;
+  std::shared_ptr<void> workspace;
+  std::int64_t workspace_bytes = 0;
+
+  ~Impl() {
+    plans.clear();
+    if (handle != nullptr) cudnnDestroy(handle);
+  }
+};
+
+AttentionPlans::AttentionPlans() : impl_(std::make_unique<Impl>()) {}
 AttentionPlans::~AttentionPlans() = default;
 
-const AttentionPlan& AttentionPlans::get(const Context& ctx, cudnnHandle_t handle, const AttentionPlanKey& key) {
-  std::unique_ptr<AttentionPlan>& plan = plans_[key];
+std::int64_t AttentionPlans::workspace_bytes() const {
+  return impl_->workspace_bytes;
+}
+
+void AttentionPlans::run(const Context& ctx, const AttentionPlanKey& key, Addresses addresses) {
+  Impl& impl = *impl_;
+  if (impl.handle == nullptr) check(cudnnCreate(&impl.handle), "cudnnCreate");
+  check(cudnnSetStream(impl.handle, static_cast<cudaStream_t>(ctx.stream)), "cudnnSetStream");
+  std::unique_ptr<AttentionPlan>& plan = impl.plans[key];
   if (plan == nullptr) {
-    plan = std::make_unique<AttentionPlan>(handle, key);
-    if (plan->workspace_bytes() > workspace_bytes_) {
+    plan = std::make_unique<AttentionPlan>(impl.handle, key);
+    if (plan->workspace_bytes() > impl.workspace_bytes) {
       synchronize(ctx);  // a kernel may still use the smaller one
-      workspace_.reset();
-      workspace_ = allocate(ctx.device, plan->workspace_bytes(), "cuDNN attention");
-      workspace_bytes_ = plan->workspace_bytes();
+      impl.workspace.reset();
+      impl.workspace = allocate(ctx.device, plan->workspace_bytes(), "cuDNN attention");
+      impl.workspace_bytes = plan->workspace_bytes();
     }
   }
-  return *plan;
+  plan->run(impl.handle, addresses, impl.workspace.get());
 }
 
 namespace ops::cuda {
@@ -162,35 +186,30 @@ bool cudnn_attention_fits(const Context& ctx, const AttentionShape& shape, const
 }
 
 void cudnn_attention_forward(const Context& ctx, const AttentionForwardArgs& args) {
-  CudaBackend& backend = *ctx.backend;
   AttentionPlanKey key = plan_key(ctx, args.shape, args.q, args.k, args.v, args.out, args.q_starts);
   key.deterministic = false;  // the forward pass always is
-  const AttentionPlan& plan = backend.attention.get(ctx, backend.cudnn, key);
-  plan.run(backend.cudnn,
-           {{kQ, args.q.data}, {kK, args.k.data}, {kV, args.v.data}, {kOut, args.out.data}, {kLse, args.lse.data}},
-           backend.attention.workspace());
+  ctx.backend->attention.run(
+      ctx, key,
+      {{kQ, args.q.data}, {kK, args.k.data}, {kV, args.v.data}, {kOut, args.out.data}, {kLse, args.lse.data}});
 }
 
 void cudnn_attention_backward(const Context& ctx, const AttentionBackwardArgs& args) {
-  CudaBackend& backend = *ctx.backend;
   AttentionPlanKey key = plan_key(ctx, args.shape, args.q, args.k, args.v, args.out, args.q_starts);
   key.backward = true;
   key.dout_stride = args.dout.stride;
   key.dq_stride = args.dq.stride;
   key.dk_stride = args.dk.stride;
   key.dv_stride = args.dv.stride;
-  const AttentionPlan& plan = backend.attention.get(ctx, backend.cudnn, key);
-  plan.run(backend.cudnn,
-           {{kQ, args.q.data},
-            {kK, args.k.data},
-            {kV, args.v.data},
-            {kOut, args.out.data},
-            {kLse, args.lse.data},
-            {kDout, args.dout.data},
-            {kDq, args.dq.data},
-            {kDk, args.dk.data},
-            {kDv, args.dv.data}},
-           backend.attention.workspace());
+  ctx.backend->attention.run(ctx, key,
+                             {{kQ, args.q.data},
+                              {kK, args.k.data},
+                              {kV, args.v.data},
+                              {kOut, args.out.data},
+                              {kLse, args.lse.data},
+                              {kDout, args.dout.data},
+                              {kDq, args.dq.data},
+                              {kDk, args.dk.data},
+                              {kDv, args.dv.data}});
 }
 
 }  // namespace ops::cuda

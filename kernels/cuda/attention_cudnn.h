@@ -1,11 +1,9 @@
 // cuDNN's fused attention (sm_80 and newer): plans built once a shape, remembered with the context.
 #pragma once
-#include <cudnn.h>
-
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <tuple>
+#include <unordered_map>
 
 #include "core/runtime/context.h"
 #include "kernels/ops.h"
@@ -29,8 +27,6 @@ struct AttentionPlanKey {
   bool operator<(const AttentionPlanKey& other) const { return tie() < other.tie(); }
 };
 
-class AttentionPlan;
-
 /// The plans of one context, and the scratch memory that the hungriest of them needs. A plan is built when its shape is
 /// first seen, which takes tens of milliseconds and may allocate: the trainer's warm-up does it before the first step.
 class AttentionPlans {
@@ -38,14 +34,17 @@ class AttentionPlans {
   AttentionPlans();
   ~AttentionPlans();
 
-  const AttentionPlan& get(const Context& ctx, cudnnHandle_t handle, const AttentionPlanKey& key);
-  void* workspace() const { return workspace_.get(); }
-  std::int64_t workspace_bytes() const { return workspace_bytes_; }
+  /// Addresses of the tensors of a graph, by the graph's numbers for them.
+  using Addresses = std::unordered_map<std::int64_t, void*>;
+
+  /// Queues the plan for `key` on ctx.stream.
+  void run(const Context& ctx, const AttentionPlanKey& key, Addresses addresses);
+  /// Bytes of scratch that the plans share.
+  std::int64_t workspace_bytes() const;
 
  private:
-  std::map<AttentionPlanKey, std::unique_ptr<AttentionPlan>> plans_;
-  std::shared_ptr<void> workspace_;
-  std::int64_t workspace_bytes_ = 0;
+  struct Impl;  // keeps cuDNN out of this header
+  std::unique_ptr<Impl> impl_;
 };
 
 namespace ops::cuda {

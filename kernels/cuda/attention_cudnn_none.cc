@@ -3,9 +3,12 @@
 
 namespace trainer {
 
-class AttentionPlan {};
+struct AttentionPlans::Impl {};
 AttentionPlans::AttentionPlans() = default;
 AttentionPlans::~AttentionPlans() = default;
+std::int64_t AttentionPlans::workspace_bytes() const {
+  return 0;
+}
 
 namespace ops::cuda {
 

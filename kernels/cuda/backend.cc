@@ -10,10 +10,6 @@
 namespace trainer {
 namespace {
 
-void check_cudnn(cudnnStatus_t status, const char* call) {
-  if (status != CUDNN_STATUS_SUCCESS) fail(ExitCode::other, "cuDNN: {}: {}", call, cudnnGetErrorString(status));
-}
-
 /// What a choice of GEMM algorithm holds for: the card and the library, as one word each.
 std::string gemm_environment(std::string card) {
   std::replace(card.begin(), card.end(), ' ', '_');
@@ -27,12 +23,9 @@ CudaBackend::CudaBackend(const Context& ctx)
   const cublasStatus_t status = cublasLtCreate(&cublas_lt);
   if (status != CUBLAS_STATUS_SUCCESS)
     fail(ExitCode::other, "cuBLASLt: cublasLtCreate: {}", cublasLtGetStatusString(status));
-  check_cudnn(cudnnCreate(&cudnn), "cudnnCreate");
-  check_cudnn(cudnnSetStream(cudnn, static_cast<cudaStream_t>(ctx.stream)), "cudnnSetStream");
 }
 
 CudaBackend::~CudaBackend() {
-  if (cudnn != nullptr) cudnnDestroy(cudnn);
   if (cublas_lt != nullptr) cublasLtDestroy(cublas_lt);
 }
 

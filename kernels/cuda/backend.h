@@ -1,7 +1,6 @@
 // What the CUDA kernels keep between calls. One a context; used by the thread that queues work on its stream.
 #pragma once
 #include <cublasLt.h>
-#include <cudnn.h>
 
 #include "core/runtime/device.h"
 #include "kernels/cuda/attention_cudnn.h"
@@ -19,7 +18,6 @@ struct CudaBackend {
   cublasLtHandle_t cublas_lt = nullptr;
   GemmTable gemms;
   AttentionPlans attention;
-  cudnnHandle_t cudnn = nullptr;  // on the context's stream
 };
 
 }  // namespace trainer

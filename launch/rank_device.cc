@@ -1,0 +1,48 @@
+#include "launch/rank_device.h"
+
+#include <unistd.h>
+
+#include <cstdlib>
+
+#include "core/runtime/check.h"
+
+namespace trainer {
+namespace {
+
+std::string cpu_description() {
+  const char* text = std::getenv("OMP_NUM_THREADS");  // NOLINT(concurrency-mt-unsafe): no thread changes it
+  const long threads = text != nullptr ? std::atol(text) : sysconf(_SC_NPROCESSORS_ONLN);
+  return fmt::format("cpu ({} thread{})", threads, threads == 1 ? "" : "s");
+}
+
+/// The card of a rank: the only one that it sees (launchers that confine ranks show each its own as number 0), or one for each rank of the host.
+int card_of(int local_rank, int local_size, int cards) {
+  if (cards == 1 && local_size == 1) return 0;
+  if (local_size > cards)
+    fail(ExitCode::config,
+         "{} ranks on this host, but only {} CUDA card{} visible; start {} rank{} a host, or set train.device: cpu", local_size,
+         cards, cards == 1 ? " is" : "s are", cards, cards == 1 ? "" : "s");
+  return local_rank;
+}
+
+}  // namespace
+
+RankDevice::RankDevice(DeviceChoice choice, int local_rank, int local_size) : description_(cpu_description()) {
+  if (choice == DeviceChoice::cpu) return;
+  const int cards = device_count();
+  if (cards == 0) {
+    if (choice == DeviceChoice::cuda)
+      fail(ExitCode::config, "train.device is cuda, but there is no CUDA card for this build (see trainer --version); set "
+                             "train.device: cpu or auto");
+    return;
+  }
+  const Device device{DeviceKind::cuda, card_of(local_rank, local_size, cards)};
+  device_ = std::make_unique<DeviceContext>(device);
+  context_ = device_->context();
+  backend_ = make_cuda_backend(context_);
+  context_.backend = backend_.get();
+  card_ = device_properties(device).name;
+  description_ = fmt::format("cuda:{} {}", device.index, card_);
+}
+
+}  // namespace trainer
