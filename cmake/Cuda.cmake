@@ -33,7 +33,7 @@ if(CUDNN_INCLUDE AND CUDNN_LIBRARY AND CUDNN_FRONTEND_INCLUDE)
   set(TRAINER_HAS_CUDNN ON)
   set(TRAINER_CUDNN_TEXT "with cuDNN")
   target_include_directories(trainer_cudnn SYSTEM INTERFACE ${CUDNN_INCLUDE} ${CUDNN_FRONTEND_INCLUDE})
-  target_link_libraries(trainer_cudnn INTERFACE ${CUDNN_LIBRARY})
+  target_link_libraries(trainer_cudnn INTERFACE ${CUDNN_LIBRARY} CUDA::nvrtc)  # the frontend compiles some of its engines
 endif()
 
 add_library(trainer_cuda_flags INTERFACE)

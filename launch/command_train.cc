@@ -47,11 +47,13 @@ ExitCode command_train(const ConfigOptions& options, Bootstrap& bootstrap) {
          bootstrap.size());
   Context ctx = device.context();
   ctx.deterministic = config.train.deterministic;
+  RankRow identity;
+  identity.rank = bootstrap.rank();
+  identity.host = bootstrap.host();
+  identity.pid = static_cast<int>(getpid());
+  identity.device = device.description();
   const Launch launch{.ctx = ctx,
-                      .identity = {.rank = bootstrap.rank(),
-                                   .host = bootstrap.host(),
-                                   .pid = static_cast<int>(getpid()),
-                                   .device = device.description()},
+                      .identity = identity,
                       .versions = version_text(),
                       .peak_tflops = peak_tflops(device.card(), weight_dtype(config.precision.dtype)),
                       .stop = stop};

@@ -231,9 +231,21 @@ bool Trainer::stop_agreed() {
   return max_over_ranks(engine_.mesh().world(), launch_.stop.load() ? 1 : 0) != 0;
 }
 
+void Trainer::warm_up() {
+  if (engine_.context().device.kind == DeviceKind::cpu) return;  // nothing to choose or to build there
+  const double start = monotonic_seconds();
+  const Sampler sampler(static_cast<std::uint64_t>(config_.train.seed), train_windows_);
+  Loader probe(train_data_, sampler, loader_shape(config_, engine_.mesh()), step_);
+  engine_.warm_up(probe.next());
+  synchronize(engine_.context());
+  log_.info(fmt::format("GEMM algorithms chosen and attention plans built in {:.1f} s", monotonic_seconds() - start));
+  meter_->restart(monotonic_seconds());
+}
+
 ExitCode Trainer::run() {
   const CheckpointConfig& checkpoint = config_.checkpoint;
   settled_ = step_;
+  warm_up();
   while (step_ < total_steps_) {
     fault_.set_step(step_ + 1);
     fault_.at("step");

@@ -46,6 +46,7 @@ class Trainer {
   /// Reports finished steps up to `through`, in order.
   void settle(std::int64_t through);
   void report(std::int64_t step, const UpdateState& state);
+  void warm_up();
   void evaluate();
   bool stop_agreed();
 

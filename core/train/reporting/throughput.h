@@ -50,6 +50,8 @@ class ThroughputMeter {
 
   ThroughputMeter(const Setup& setup, double now) : setup_(setup), start_(now) {}
 
+  /// Forgets everything so far: the first window starts now.
+  void restart(double now) { *this = ThroughputMeter(setup_, now); }
   void step_done() { ++steps_; }
   void pause(double now);
   void resume(double now);
