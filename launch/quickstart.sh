@@ -93,7 +93,7 @@ awk -F '[,{}]' '
   NR == 1 { first = value["\"loss\""] }
   END {
     last = value["\"eval_loss\""]
-    printf "training loss at the start %.2f, held-out loss at the end %.2f bits a byte\n", first / log(2), last / log(2)
+    printf "first recorded training loss %.2f, held-out loss at the end %.2f bits a byte\n", first / log(2), last / log(2)
     exit !(last > 0 && last < first)
   }' $run/metrics.jsonl || die "the loss did not fall; see $run/metrics.jsonl"
 
