@@ -61,10 +61,12 @@ ctest_in() {
     match($0, /^[0-9]+: /) {
       id = substr($0, 1, RLENGTH - 2); text = substr($0, RLENGTH + 1)
       output[id] = output[id] text "\n"
-      if (match(text, /^\[  PASSED  \] [0-9]+ test/)) split(text, word, " +"), cases_passed[id] = word[4]
-      if (match(text, /^\[  FAILED  \] [0-9]+ test/)) split(text, word, " +"), cases_failed[id] = word[4]
-      if (match(text, /^\[  SKIPPED \] [0-9]+ test/)) split(text, word, " +"), cases_skipped[id] = word[4]
+      if (text ~ /^\[  PASSED  \] [0-9]+ test/) { split(text, word, " +"); cases_passed[id] = word[4] }
+      if (text ~ /^\[  FAILED  \] [0-9]+ test/) { split(text, word, " +"); cases_failed[id] = word[4] }
+      if (text ~ /^\[  SKIPPED \] [0-9]+ test/) { split(text, word, " +"); cases_skipped[id] = word[4] }
       if (text ~ /^SKIPPED: /) print "   " text
+      if (reason_follows[id]) print "   SKIPPED: " text
+      reason_follows[id] = (text ~ /: Skipped$/)
       next
     }
     match($0, /Test +#[0-9]+: /) {
