@@ -227,7 +227,7 @@ void MpiExchange::look_for_trouble(Clock::duration waited) {
   // A rank may send its last message and end in good order: what it sent is there at the second look.
   for (const int peer : ended)
     if (std::find(ended_.begin(), ended_.end(), peer) != ended_.end())
-      give_up(job_->describe(world_ranks_[static_cast<std::size_t>(peer)]), seconds(waited));
+      give_up("the process has ended", seconds(waited));
   ended_ = std::move(ended);
   if (job_->launcher_ended()) give_up("the launcher (mpirun or srun) has ended", seconds(waited));
   if (seconds(waited) >= options_.timeout_seconds)

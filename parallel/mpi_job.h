@@ -37,7 +37,7 @@ class MpiJob {
   MpiJob(const MpiJob&) = delete;
   MpiJob& operator=(const MpiJob&) = delete;
 
-  JobRanks& ranks() { return *ranks_; }
+  JobRanks& ranks() const { return *ranks_; }
   /// All ranks, as a new communicator. Collective.
   std::unique_ptr<Communicator> world(const CommunicatorOptions& options);
   /// Ends all ranks; the launcher returns `exit_code`.

@@ -24,10 +24,14 @@ struct Options {
   double timeout_seconds = 60;
 };
 
-/// gtest runs tests without arguments, so the main program leaves the communicator here.
-Communicator*& world_slot() {
-  static Communicator* world = nullptr;
-  return world;
+/// gtest runs tests without arguments, so the main program leaves here what they need.
+struct TestJob {
+  Bootstrap* bootstrap = nullptr;
+  Communicator* world = nullptr;
+};
+TestJob& test_job() {
+  static TestJob job;
+  return job;
 }
 
 class GatherFailures final : public testing::EmptyTestEventListener {
@@ -95,7 +99,7 @@ ExitCode run_tests(Bootstrap& bootstrap, const Options& options) {
   if (options.hang_rank == bootstrap.rank()) wait_for_debugger();
   if (options.hang_rank < 0) start_watchdog(5 * options.timeout_seconds);
   const std::unique_ptr<Communicator> world = bootstrap.world({.timeout_seconds = options.timeout_seconds});
-  world_slot() = world.get();
+  test_job() = {&bootstrap, world.get()};
   testing::TestEventListeners& listeners = testing::UnitTest::GetInstance()->listeners();
   if (bootstrap.rank() != 0) delete listeners.Release(listeners.default_result_printer());
   auto* gather_failures = new GatherFailures(world->split(0, world->rank(), "reports"), bootstrap);
@@ -103,15 +107,20 @@ ExitCode run_tests(Bootstrap& bootstrap, const Options& options) {
   GTEST_FLAG_SET(fail_fast, true);
   const bool passed = RUN_ALL_TESTS() == 0;
   delete listeners.Release(gather_failures);
-  world_slot() = nullptr;
+  test_job() = {};
   return passed ? ExitCode::ok : ExitCode::other;
 }
 
 }  // namespace
 
 Communicator& test_world() {
-  TRAINER_CHECK(world_slot() != nullptr, "test_world() outside of a test");
-  return *world_slot();
+  TRAINER_CHECK(test_job().world != nullptr, "test_world() outside of a test");
+  return *test_job().world;
+}
+
+std::unique_ptr<Communicator> new_test_world(const CommunicatorOptions& options) {
+  TRAINER_CHECK(test_job().bootstrap != nullptr, "new_test_world() outside of a test");
+  return test_job().bootstrap->world(options);
 }
 
 }  // namespace trainer

@@ -1,15 +1,16 @@
 // What tests on several ranks share: the communicator of all ranks, made by the main program (mpi_main.cc).
 #pragma once
+#include <memory>
+
 #include "parallel/communicator.h"
+#include "parallel/mpi_job.h"
 
 namespace trainer {
 
 /// All ranks of the test. Every rank runs the same tests in the same order.
 Communicator& test_world();
 
-/// A new communicator of all ranks, for classes that take ownership. Collective.
-inline std::unique_ptr<Communicator> new_test_world() {
-  return test_world().split(0, test_world().rank(), "world");
-}
+/// A new communicator of all ranks with its own options, for classes that take ownership. Collective.
+std::unique_ptr<Communicator> new_test_world(const CommunicatorOptions& options = {.timeout_seconds = 60});
 
 }  // namespace trainer

@@ -1,0 +1,250 @@
+// Gradients are summed over exactly the ranks that hold a part of them, in every layout; weights become whole again.
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "core/runtime/rng.h"
+#include "parallel/grad_sink.h"
+#include "parallel/weight_source.h"
+#include "tests/parallel/element_types.h"
+#include "tests/support/mpi_world.h"
+
+namespace trainer {
+namespace {
+
+const Context kHost;
+constexpr std::int64_t kKvHeads = 2;
+
+/// One parameter of each kind that models have, in three blocks.
+std::vector<ParamDecl> declarations() {
+  const auto partial = GradArrival::partial;
+  std::vector<ParamDecl> decls;
+  decls.push_back({.name = "embed", .block = 0, .rows = 13, .cols = 3, .padded_rows = 16, .split = ParamSplit::rows});
+  decls.push_back({.name = "norm", .block = 1, .dims = 1, .rows = 7, .arrival = partial});
+  decls.push_back({.name = "norm_bias", .block = 1, .dims = 1, .rows = 70, .arrival = partial});
+  decls.push_back({.name = "q", .block = 1, .rows = 16, .cols = 5, .split = ParamSplit::rows});
+  decls.push_back({.name = "k", .block = 1, .rows = 4, .cols = 5, .split = ParamSplit::kv_rows});
+  decls.back().fused_with_previous = true;
+  decls.push_back({.name = "v", .block = 1, .rows = 4, .cols = 5, .split = ParamSplit::kv_rows});
+  decls.back().fused_with_previous = true;
+  decls.push_back({.name = "o", .block = 1, .rows = 3, .cols = 16, .split = ParamSplit::columns});
+  decls.push_back({.name = "o_bias", .block = 1, .dims = 1, .rows = 5, .arrival = partial});
+  decls.push_back({.name = "whole", .block = 2, .rows = 9, .cols = 3});
+  return decls;
+}
+
+/// All layouts that the ranks of the test allow.
+std::vector<MeshShape> shapes() {
+  std::vector<MeshShape> all;
+  const int size = test_world().size();
+  for (int tp = 1; tp <= size; tp *= 2)
+    for (int zero = 1; zero <= size / tp; zero *= 2)
+      all.push_back({.tp = tp, .dp = size / tp, .zero = zero, .kv_replicas = std::max(1, tp / int{kKvHeads})});
+  return all;
+}
+
+std::string describe(const MeshShape& s) {
+  return fmt::format("tp {} dp {} zero {} kv replicas {}", s.tp, s.dp, s.zero, s.kv_replicas);
+}
+
+/// A sink with memory behind it.
+struct Sink {
+  Mesh mesh;
+  ParamLayout layout;
+  Arena arena;
+  ReducingGradSink sink;
+
+  Sink(const MeshShape& shape, Dtype accumulator, Dtype wire)
+      : mesh(new_test_world(), shape),
+        layout(declarations(), {.rank = mesh.tp().rank(), .size = shape.tp, .kv_heads = kKvHeads}, shape.zero),
+        arena(Device{}, plan(accumulator, wire)),
+        sink(layout, mesh, accumulator, wire, arena) {}
+
+ private:
+  MemoryPlan plan(Dtype accumulator, Dtype wire) const {
+    Arena measuring;
+    const ReducingGradSink measured(layout, mesh, accumulator, wire, measuring);
+    return measuring.plan();
+  }
+};
+
+/// What rank (tp, dp) finds for one element of the global tensor in one micro-batch: 1, 2 or 3, so that sums over 8
+/// ranks are exact even in bf16. Ranks that hold parts of the same gradient find different values.
+double contribution(const ParamDecl& decl, int tp_rank, int dp_rank, std::int64_t row, std::int64_t col) {
+  const bool same_on_tp = decl.split == ParamSplit::replicated && decl.arrival == GradArrival::whole;
+  const std::int64_t tp = same_on_tp ? 0 : tp_rank;
+  return static_cast<double>(1 + (row * decl.cols + col + 2 * tp + dp_rank) % 3);
+}
+
+/// The sum over all ranks that contribute to this element, from the declaration alone.
+double expected_sum(const ParamDecl& decl, const MeshShape& shape, int tp_rank, std::int64_t row, std::int64_t col) {
+  int first = tp_rank, count = 1;
+  if (decl.split == ParamSplit::replicated && decl.arrival == GradArrival::partial) first = 0, count = shape.tp;
+  if (decl.split == ParamSplit::kv_rows)
+    first = tp_rank / shape.kv_replicas * shape.kv_replicas, count = shape.kv_replicas;
+  double sum = 0;
+  for (int dp = 0; dp < shape.dp; ++dp)
+    for (int tp = first; tp < first + count; ++tp) sum += contribution(decl, tp, dp, row, col);
+  return sum;
+}
+
+template <class T>
+void write_gradients(Sink& s, int block) {
+  T* flat = s.sink.grads(block).as<T>();
+  for (const ParamId id : s.layout.params(block)) {
+    const LocalParam& local = s.layout.local(id);
+    for (std::int64_t r = 0; r < local.rows; ++r)
+      for (std::int64_t c = 0; c < local.cols; ++c) {
+        const double value = contribution(s.layout.decl(id), s.mesh.tp().rank(), s.mesh.dp().rank(),
+                                          local.global_row + r, local.global_col + c);
+        T& element = flat[local.offset + r * local.cols + c];
+        element = static_cast<T>(s.sink.accumulate() ? static_cast<double>(element) + value : value);
+      }
+  }
+}
+
+template <class T>
+void expect_sums(Sink& s, int block, double micro_batches) {
+  const Tensor shard = s.sink.shard(block);
+  const FlatRange range = s.layout.shard(block, s.mesh.zero().rank(), s.mesh.zero().size());
+  ASSERT_EQ(shard.numel(), range.count);
+  for (const ParamId id : s.layout.params(block)) {
+    const LocalParam& local = s.layout.local(id);
+    for (std::int64_t i = 0; i < local.numel(); ++i) {
+      const std::int64_t at = local.offset + i - range.first;
+      if (at < 0 || at >= range.count) continue;
+      const double expected =
+          micro_batches * expected_sum(s.layout.decl(id), s.mesh.shape(), s.mesh.tp().rank(),
+                                       local.global_row + i / local.cols, local.global_col + i % local.cols);
+      ASSERT_EQ(static_cast<double>(shard.as<T>()[at]), expected) << s.layout.decl(id).name << " element " << i;
+    }
+  }
+}
+
+template <class T>
+void check_layout(const MeshShape& shape, Dtype wire) {
+  SCOPED_TRACE(describe(shape));
+  Sink s(shape, DtypeOf<T>::value, wire);
+  for (int step = 0; step < 2; ++step)  // the second starts from what the first left behind
+    for (int micro_batch = 0; micro_batch < 2; ++micro_batch) {
+      s.sink.begin_micro_batch(micro_batch == 0, micro_batch == 1);
+      EXPECT_EQ(s.sink.accumulate(), micro_batch == 1);
+      for (int block = s.layout.num_blocks() - 1; block >= 0; --block) {
+        write_gradients<T>(s, block);
+        s.sink.ready(kHost, block);
+      }
+    }
+  for (int block = 0; block < s.layout.num_blocks(); ++block) expect_sums<T>(s, block, 2);
+}
+
+TEST(GradSink, SumsOverTheRanksThatContribute) {
+  for (const MeshShape& shape : shapes()) {
+    check_layout<double>(shape, Dtype::f64);
+    check_layout<float>(shape, Dtype::f32);
+    check_layout<float>(shape, Dtype::bf16);
+  }
+}
+
+void fill_with_noise(Sink& s, int block) {
+  float* flat = s.sink.grads(block).as<float>();
+  const auto key = static_cast<std::uint64_t>(test_world().rank());
+  for (std::int64_t i = 0; i < s.layout.numel(block); ++i)
+    flat[i] = static_cast<float>(normal_at(key, static_cast<std::uint64_t>(i)));
+}
+
+/// The sums of all blocks of a dp-only layout, gathered from the shards; blocks cut to `lengths`, because padding
+/// depends on the ZeRO size.
+std::vector<std::vector<float>> reduced_noise(int zero, Dtype wire, const std::vector<std::int64_t>& lengths) {
+  const int size = test_world().size();
+  Sink s({.tp = 1, .dp = size, .zero = zero}, Dtype::f32, wire);
+  s.sink.begin_micro_batch(true, true);
+  std::vector<std::vector<float>> blocks;
+  for (int block = 0; block < s.layout.num_blocks(); ++block) {
+    fill_with_noise(s, block);
+    s.sink.ready(kHost, block);
+    std::vector<float> whole(static_cast<std::size_t>(s.layout.numel(block)));
+    s.mesh.zero().all_gather(kHost, s.sink.shard(block), tensor_of(whole));
+    whole.resize(static_cast<std::size_t>(lengths[static_cast<std::size_t>(block)]));
+    blocks.push_back(std::move(whole));
+  }
+  return blocks;
+}
+
+TEST(GradSink, ZeroOneHasTheBitsOfZeroZero) {
+  const ParamLayout layout(declarations(), {}, 1);
+  std::vector<std::int64_t> lengths;
+  for (int block = 0; block < layout.num_blocks(); ++block) lengths.push_back(layout.numel(block));
+  for (const Dtype wire : {Dtype::f32, Dtype::bf16}) {
+    const auto replicated = reduced_noise(1, wire, lengths);
+    const auto sharded = reduced_noise(test_world().size(), wire, lengths);
+    for (std::size_t block = 0; block < replicated.size(); ++block)
+      EXPECT_EQ(std::memcmp(replicated[block].data(), sharded[block].data(), replicated[block].size() * sizeof(float)),
+                0);
+  }
+}
+
+TEST(GradSink, Bfloat16OnTheWireIsTheRoundedSumOfRoundedGradients) {
+  const int size = test_world().size();
+  Sink s({.tp = 1, .dp = size, .zero = size}, Dtype::f32, Dtype::bf16);
+  s.sink.begin_micro_batch(true, true);
+  fill_with_noise(s, 1);
+  s.sink.ready(kHost, 1);
+  const FlatRange range = s.layout.shard(1, s.mesh.zero().rank(), size);
+  int rounded = 0;
+  for (std::int64_t i = 0; i < range.count; ++i) {
+    const auto index = static_cast<std::uint64_t>(range.first + i);
+    float sum = 0, exact = 0;
+    for (int r = 0; r < size; ++r) {
+      const auto gradient = static_cast<float>(normal_at(static_cast<std::uint64_t>(r), index));
+      sum += static_cast<float>(Bfloat16(gradient));
+      exact += gradient;
+    }
+    // One rank has no wire.
+    const float expected = size == 1 ? exact : static_cast<float>(Bfloat16(sum));
+    ASSERT_EQ(s.sink.shard(1).as<float>()[i], expected);
+    rounded += expected != exact ? 1 : 0;
+  }
+  EXPECT_EQ(rounded > 0, size > 1);
+}
+
+TEST(GradSink, TheWireBufferIsPlannedOnlyWhereThereIsAWire) {
+  const auto wire_bytes = [](const MeshShape& shape, Dtype wire) {
+    const Mesh mesh(new_test_world(), shape);
+    const ParamLayout layout(declarations(), {.rank = mesh.tp().rank(), .size = shape.tp, .kv_heads = kKvHeads}, 1);
+    Arena measuring;
+    const ReducingGradSink sink(layout, mesh, Dtype::f32, wire, measuring);
+    return measuring.plan()[static_cast<std::size_t>(MemoryClass::communication)];
+  };
+  const int size = test_world().size();
+  EXPECT_EQ(wire_bytes({.tp = 1, .dp = size}, Dtype::f32), 0);
+  EXPECT_EQ(wire_bytes({.tp = 1, .dp = size}, Dtype::bf16) > 0, size > 1);
+  EXPECT_EQ(wire_bytes({.tp = size, .dp = 1, .kv_replicas = std::max(1, size / int{kKvHeads})}, Dtype::bf16), 0);
+}
+
+TEST(ResidentWeights, AnUpdateOfTheShardsReachesEveryRank) {
+  for (const MeshShape& shape : shapes()) {
+    SCOPED_TRACE(describe(shape));
+    const Mesh mesh(new_test_world(), shape);
+    const ParamLayout layout(declarations(), {.rank = mesh.tp().rank(), .size = shape.tp, .kv_heads = kKvHeads},
+                             shape.zero);
+    Arena measuring;
+    const ResidentWeights measured(layout, mesh, Dtype::f32, measuring);
+    Arena arena(Device{}, measuring.plan());
+    ResidentWeights weights(layout, mesh, Dtype::f32, arena);
+    for (int block = 0; block < layout.num_blocks(); ++block) {
+      const FlatRange range = layout.shard(block, mesh.zero().rank(), shape.zero);
+      const Tensor shard = weights.shard(block);
+      ASSERT_EQ(shard.numel(), range.count);
+      for (std::int64_t i = 0; i < range.count; ++i)
+        shard.as<float>()[i] = static_cast<float>(1000 * block + range.first + i);
+      weights.updated(kHost, block);
+      const Tensor whole = weights.acquire(kHost, block);
+      for (std::int64_t i = 0; i < layout.numel(block); ++i)
+        ASSERT_EQ(whole.as<float>()[i], static_cast<float>(1000 * block + i));
+      weights.release(kHost, block);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace trainer
