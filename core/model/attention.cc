@@ -58,7 +58,7 @@ Attention::Saved Attention::allocate(const ModelShape& shape, Arena& arena, cons
     saved.k_rstd = arena.take(kClass, "norm statistics", shape.tokens, shape.kv_heads, shape.accumulator);
   }
   saved.out = arena.take(kClass, "attention output", shape.tokens, shape.q_cols(), shape.dtype);
-  saved.lse = arena.take(kClass, "attention log-sum-exp", shape.tokens, shape.heads, shape.accumulator);
+  saved.lse = arena.take(kClass, "attention log-sum-exp", 1, shape.tokens * shape.heads, shape.accumulator);
   return saved;
 }
 

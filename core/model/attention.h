@@ -25,7 +25,7 @@ class Attention {
     Tensor normed;          // [N, (H + K) D]: q and k after norm and rotation; qk_norm only; cheap to compute again
     Tensor q_rstd, k_rstd;  // [N, H], [N, K] A; qk_norm only
     Tensor out;             // [N, H D]
-    Tensor lse;             // [N, H] A
+    Tensor lse;             // [1, N H] A
   };
   struct Workspace {
     Tensor dout;  // [N, H D]

@@ -64,6 +64,12 @@ Tensor cut(const Tensor& tensor, Range rows, std::int64_t head, std::int64_t hea
   return tensor.row_range(rows.first, rows.size()).col_range(head * head_dim, head_dim);
 }
 
+/// Log-sum-exp of one head of one sequence: [queries.size()].
+template <class A>
+A* lse_of(const Tensor& lse, const AttentionShape& shape, const Sequence& sequence, std::int64_t head) {
+  return lse.as<A>() + shape.heads * sequence.queries.first + head * sequence.queries.size();
+}
+
 /// A block of queries of one head and the keys that any of them sees. Scores are [rows.size(), keys.size()].
 struct Block {
   Range rows;  // queries within the sequence
@@ -116,7 +122,7 @@ void forward_head(const AttentionForwardArgs& args, const Sequence& sequence, st
   const Tensor q_rows = cut(args.q, sequence.queries, head, head_dim);
   const Widened<T> k(cut(args.k, sequence.keys, kv_head, head_dim)), v(cut(args.v, sequence.keys, kv_head, head_dim));
   const Rows<T> out = rows_of<T>(cut(args.out, sequence.queries, head, head_dim));
-  const Rows<A> lse = rows_of<A>(args.lse.row_range(sequence.queries.first, sequence.queries.size()));
+  A* lse = lse_of<A>(args.lse, shape, sequence, head);
   std::vector<A> scores_memory(static_cast<std::size_t>(kQueryBlock * sequence.keys.size()));
   std::vector<A> out_memory(static_cast<std::size_t>(kQueryBlock * head_dim));
   std::vector<A> factors;
@@ -133,7 +139,7 @@ void forward_head(const AttentionForwardArgs& args, const Sequence& sequence, st
       const Range seen = sequence.visible(shape, i);
       A* row = scores.data + r * keys;
       const auto [max, sum] = exponentials(row, block.keys, seen);
-      lse[i][head] = max + std::log(sum);
+      lse[i] = max + std::log(sum);
       A* visible_row = row + (seen.first - block.keys.first);
       for (std::int64_t j = 0; j < seen.size(); ++j) visible_row[j] /= sum;
       if (shape.dropout.p > 0) {
@@ -204,9 +210,9 @@ class BackwardGroup {
 
   /// In: a row of scores in p and of dout v^T in ds. Out: the row of P M, and of dS.
   void backward_row(std::int64_t head, const Block& block, std::int64_t r, A* p, A* ds) {
-    const std::int64_t i = block.rows.first + r, row = sequence_.queries.first + i;
+    const std::int64_t i = block.rows.first + r;
     const Range seen = sequence_.visible(args_.shape, i);
-    const A lse = rows_of<A>(args_.lse)[row][head];
+    const A lse = lse_of<A>(args_.lse, args_.shape, sequence_, head)[i];
     // From `out` and not from P dP, because the keys here may be a part of those that lse and out have seen.
     const Rows<T> out = rows_of<T>(query_rows(args_.out, head, block));
     const A* dout = dout_.matrix().data + r * dout_.matrix().stride;
@@ -255,7 +261,7 @@ void for_heads(const std::vector<Sequence>& sequences, std::int64_t heads, const
 void attention_forward(const Context&, const AttentionForwardArgs& args) {
   check_heads(args.shape, args.q, args.k, args.v);
   check_shape(args.out, "attention_forward: out", args.q.dtype, args.q.rows, args.q.cols);
-  check_shape(args.lse, "attention_forward: lse", accumulator_dtype(args.q.dtype), args.q.rows, args.shape.heads);
+  check_shape(args.lse, "attention_forward: lse", accumulator_dtype(args.q.dtype), 1, args.q.rows * args.shape.heads);
   const auto sequences = read_sequences(args.shape, args.q_starts, args.kv_starts, args.q.rows, args.k.rows);
   visit_float(args.q.dtype, [&]<class T>(TypeTag<T>) {
     for_heads(sequences, args.shape.heads,
@@ -269,7 +275,7 @@ void attention_backward(const Context&, const AttentionBackwardArgs& args) {
     check_shape(*t, "attention_backward: out, dout or dq", args.q.dtype, args.q.rows, args.q.cols);
   for (const Tensor* t : {&args.dk, &args.dv})
     check_shape(*t, "attention_backward: dk or dv", args.k.dtype, args.k.rows, args.k.cols);
-  check_shape(args.lse, "attention_backward: lse", accumulator_dtype(args.q.dtype), args.q.rows, args.shape.heads);
+  check_shape(args.lse, "attention_backward: lse", accumulator_dtype(args.q.dtype), 1, args.q.rows * args.shape.heads);
   const auto sequences = read_sequences(args.shape, args.q_starts, args.kv_starts, args.q.rows, args.k.rows);
   visit_float(args.q.dtype, [&]<class T>(TypeTag<T>) {
     for_heads(sequences, args.shape.kv_heads,

@@ -66,10 +66,10 @@ class AttentionPlan {
     shape_rows(attributes, heads, seq, stride, key);
     return graph_.tensor(attributes);
   }
-  /// Log-sum-exp [B x T, H] in float32, seen as [B, H, T, 1].
+  /// Log-sum-exp in float32, [B, H, T, 1].
   static void shape_lse(fe::graph::Tensor_attributes& tensor, const AttentionPlanKey& key) {
     tensor.set_dim({key.sequences, key.heads, key.seq_q, 1})
-        .set_stride({key.seq_q * key.heads, 1, key.heads, 1})
+        .set_stride({key.heads * key.seq_q, key.seq_q, 1, 1})
         .set_data_type(fe::DataType_t::FLOAT);
   }
   template <class Options>

@@ -13,7 +13,7 @@ constexpr int kWarpsPerBlock = 4;
 template <class T>
 struct Call {
   View<T> q, k, v, out, dout, dq, dk, dv;
-  View<float> lse;
+  float* lse;
   const int* q_starts;
   const int* kv_starts;
   int64_t sequences, heads, kv_heads, head_dim, window, first_sequence, first_head, total_heads;
@@ -108,7 +108,7 @@ __global__ void forward_kernel(const Call<T> c) {
 #pragma unroll
   for (int e = 0; e < kMaxPerLane; ++e) sum[e] /= total;
   store_row(sum, c.head_dim, lane, c.out.at(row, h * c.head_dim));
-  if (lane == 0) *c.lse.at(row, h) = top + logf(total);
+  if (lane == 0) c.lse[c.heads * c.q_starts[s] + h * nq + i] = top + logf(total);
 }
 
 /// Gradient of score (i, j) before the scale: p (kept dp - delta), with dp = dout . v and delta = dout . out.
@@ -130,7 +130,7 @@ __global__ void backward_query_kernel(const Call<T> c) {
   load_row(c.q.at(row, h * c.head_dim), c.head_dim, lane, q);
   load_row(c.dout.at(row, h * c.head_dim), c.head_dim, lane, dout);
   const float delta = dot_row(dout, c.out.at(row, h * c.head_dim), c.head_dim, lane);
-  const float lse = *c.lse.at(row, h);
+  const float lse = c.lse[c.heads * c.q_starts[s] + h * nq + i];
   for (int64_t j = first; j <= last; ++j) {
     const int64_t key = c.kv_starts[s] + j;
     const T* k = c.k.at(key, kv * c.head_dim);
@@ -163,7 +163,7 @@ __global__ void backward_key_kernel(const Call<T> c) {
       float out[kMaxPerLane];
       load_row(c.out.at(row, h * c.head_dim), c.head_dim, lane, out);
       const float delta = dot_row(out, dout, c.head_dim, lane);
-      const float p = expf(c.scale * dot_row(k, q, c.head_dim, lane) - *c.lse.at(row, h));
+      const float p = expf(c.scale * dot_row(k, q, c.head_dim, lane) - c.lse[c.heads * c.q_starts[s] + h * nq + i]);
       const float keep = kept(c, s, h, i, nq, j, nk);
       add_row(p * keep, dout, c.head_dim, lane, dv);
       add_row(c.scale * score_gradient(p, keep, dot_row(v, dout, c.head_dim, lane), delta), q, c.head_dim, lane, dk);
@@ -183,7 +183,7 @@ Call<T> common_call(const Args& args) {
   call.k = view_of<T>(args.k);
   call.v = view_of<T>(args.v);
   call.out = view_of<T>(args.out);
-  call.lse = view_of<float>(args.lse);
+  call.lse = args.lse.template as<float>();
   call.q_starts = args.q_starts.template as<std::int32_t>();
   call.kv_starts = args.kv_starts.template as<std::int32_t>();
   call.sequences = args.q_starts.cols - 1;
