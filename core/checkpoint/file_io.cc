@@ -58,10 +58,6 @@ void FileDescriptor::sync() const {
     if (errno != EINTR) fail_errno("sync", path_, errno);
 }
 
-void FileDescriptor::discard() const noexcept {
-  [[maybe_unused]] const int result = ::ftruncate(fd_, 0);
-}
-
 std::string checksum_outside(const FileDescriptor& file, const std::vector<Extent>& extents) {
   std::string outside;
   std::int64_t position = 0;

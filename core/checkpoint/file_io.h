@@ -38,8 +38,6 @@ class FileDescriptor {
   void read_at(void* to, std::int64_t bytes, std::int64_t offset) const;
   void write_all(std::string_view data) const;
   void sync() const;
-  /// Gives all space back. Best effort, for clean-up after another error.
-  void discard() const noexcept;
 
  private:
   void close() noexcept;

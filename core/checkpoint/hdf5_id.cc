@@ -79,14 +79,10 @@ QuietHdf5::~QuietHdf5() {
   H5Eset_auto2(H5E_DEFAULT, function_, data_);
 }
 
-NewHdf5File::NewHdf5File(const std::string& path) : path_(path), file_(create_hdf5(path)), descriptor_(path, O_RDWR) {}
-
-NewHdf5File::~NewHdf5File() {
-  if (file_.get() >= 0) descriptor_.discard();
-}
+NewHdf5File::NewHdf5File(const std::string& path)
+    : path_(path), file_(create_hdf5(path)), descriptor_(path, O_RDONLY) {}
 
 const FileDescriptor& NewHdf5File::finish() {
-  check_hdf5(H5Fflush(file_.get(), H5F_SCOPE_GLOBAL), path_);
   check_hdf5(file_.reset(), path_);
   descriptor_.sync();
   return descriptor_;

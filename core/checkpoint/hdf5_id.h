@@ -58,15 +58,10 @@ class QuietHdf5 {
   void* data_ = nullptr;
 };
 
-/// A new file in the format of HDF5 1.10, without file locks: the name is ours alone until the folder is published. One
-/// that is destroyed before finish() is emptied first: the space that this gives back is what HDF5 needs to close it on
-/// a full disk; a file that it cannot close stays open, and keeps its space, for the life of the process.
+/// A new file in the format of HDF5 1.10, without file locks: the name is ours alone until the folder is published.
 class NewHdf5File {
  public:
   explicit NewHdf5File(const std::string& path);
-  ~NewHdf5File();
-  NewHdf5File(const NewHdf5File&) = delete;
-  NewHdf5File& operator=(const NewHdf5File&) = delete;
 
   hid_t get() const { return file_.get(); }
   /// Closes the HDF5 file and waits until it is on the disk; returns the plain file. Throws IoError.
