@@ -130,7 +130,8 @@ std::string to_json(const RunState& state) {
        {{"seed", state.seed},
         {"seq_length", state.seq_length},
         {"global_batch_size", state.global_batch_size},
-        {"train_windows", state.train_windows}}}};
+        {"train_windows", state.train_windows}}},
+      {"gemm_choices", state.gemm_choices}};
   return json.dump();
 }
 
@@ -149,6 +150,7 @@ RunState run_state_from_json(const std::string& text) {
     state.seq_length = data.at("seq_length").get<std::int64_t>();
     state.global_batch_size = data.at("global_batch_size").get<std::int64_t>();
     state.train_windows = data.at("train_windows").get<std::int64_t>();
+    state.gemm_choices = json.at("gemm_choices").get<std::string>();
     return state;
   } catch (const nlohmann::json::exception& e) {
     fail(ExitCode::checkpoint, "the checkpoint's run state cannot be read: {}", e.what());

@@ -9,6 +9,8 @@
 #include "core/config/reader.h"
 #include "core/config/resolve.h"
 #include "core/runtime/log.h"
+#include "core/train/gemm_cache.h"
+#include "kernels/gemm_choices.h"
 #include "optim/lr_schedule.h"
 #include "optim/update_state.h"
 #include "parallel/host_exchange.h"
@@ -118,7 +120,8 @@ RunState Trainer::run_state() const {
           .seed = config_.train.seed,
           .seq_length = config_.train.seq_length,
           .global_batch_size = config_.train.global_batch_size,
-          .train_windows = train_windows_};
+          .train_windows = train_windows_,
+          .gemm_choices = gemm_choices(engine_.context())};
 }
 
 void Trainer::load() {
@@ -132,6 +135,9 @@ void Trainer::load() {
     load_pieces(*found, pieces_to_load(engine_), world);
     finish_load(engine_);
     engine_.restore_state(saved.update);
+    if (!saved.gemm_choices.empty() && use_gemm_choices(engine_.context(), saved.gemm_choices) == 0)
+      log_.warn(
+          "the checkpoint's GEMM algorithms belong to another card or library: the run goes on with other rounding");
     step_ = saved.step;
     saved_step_ = saved.step;
   } else {
@@ -236,8 +242,16 @@ void Trainer::warm_up() {
   const double start = monotonic_seconds();
   const Sampler sampler(static_cast<std::uint64_t>(config_.train.seed), train_windows_);
   Loader probe(train_data_, sampler, loader_shape(config_, engine_.mesh()), step_);
+  const std::string cache = gemm_cache_path();
+  Communicator& world = engine_.mesh().world();
+  // Choices of a checkpoint are in place already and win over those of the machine.
+  const std::string saved = gemm_choices(engine_.context());
+  use_gemm_choices(engine_.context(), broadcast_string(world, lead() ? read_gemm_cache(cache) : std::string(), 0));
+  use_gemm_choices(engine_.context(), saved);
   engine_.warm_up(probe.next());
   synchronize(engine_.context());
+  if (lead() && !add_to_gemm_cache(cache, gemm_choices(engine_.context())))
+    log_.warn(fmt::format("cannot keep the GEMM choices in '{}'; the next start times them again", cache));
   log_.info(fmt::format("GEMM algorithms chosen and attention plans built in {:.1f} s", monotonic_seconds() - start));
   meter_->restart(monotonic_seconds());
 }

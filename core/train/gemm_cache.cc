@@ -1,0 +1,61 @@
+#include "core/train/gemm_cache.h"
+
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <sstream>
+
+#include "core/runtime/check.h"
+
+namespace trainer {
+namespace {
+
+std::string from_environment(const char* name) {
+  const char* value = std::getenv(name);  // NOLINT(concurrency-mt-unsafe): no thread changes it
+  return value == nullptr ? std::string() : std::string(value);
+}
+
+}  // namespace
+
+std::string gemm_cache_path() {
+  const std::string own = from_environment("TRAINER_CACHE_DIR"), xdg = from_environment("XDG_CACHE_HOME"),
+                    home = from_environment("HOME");
+  if (!own.empty()) return own + "/gemm_choices.txt";
+  if (!xdg.empty()) return xdg + "/trainer/gemm_choices.txt";
+  if (!home.empty()) return home + "/.cache/trainer/gemm_choices.txt";
+  return {};
+}
+
+std::string read_gemm_cache(const std::string& path) {
+  std::ifstream file(path);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+bool add_to_gemm_cache(const std::string& path, const std::string& choices) {
+  if (path.empty()) return false;
+  const std::string known = read_gemm_cache(path);
+  std::istringstream known_lines(known), new_lines(choices);
+  std::set<std::string> lines;
+  for (std::string line; std::getline(known_lines, line);) lines.insert(line);
+  std::string added;
+  for (std::string line; std::getline(new_lines, line);)
+    if (lines.insert(line).second) added += line + '\n';
+  if (added.empty()) return true;
+  std::error_code error;
+  std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);
+  const std::string temporary = fmt::format("{}.{}", path, getpid());
+  {
+    std::ofstream file(temporary);
+    file << known << added;
+    if (!file.flush()) return false;
+  }
+  std::filesystem::rename(temporary, path, error);
+  return !error;
+}
+
+}  // namespace trainer
