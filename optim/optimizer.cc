@@ -36,11 +36,6 @@ void draw_rows(const ParamDecl& decl, const LocalParam& part, std::uint64_t seed
   }
 }
 
-/// Rows of the local part that are not padding.
-std::int64_t real_rows(const ParamDecl& decl, const LocalParam& local) {
-  return std::clamp<std::int64_t>(decl.rows - local.global_row, 0, local.rows);
-}
-
 }  // namespace
 
 Optimizer::Optimizer(const Config& config, const ParamLayout& layout, const Mesh& mesh, Arena& arena)
@@ -73,7 +68,7 @@ std::vector<Optimizer::Segment> Optimizer::find_segments(int block, const FlatRa
     const ParamDecl& decl = layout_.decl(id);
     const LocalParam& local = layout_.local(id);
     const std::int64_t first = std::max(local.offset, range.first);
-    const std::int64_t end = std::min(local.offset + real_rows(decl, local) * local.cols, range.first + range.count);
+    const std::int64_t end = std::min(local.offset + local.real_numel(), range.first + range.count);
     if (decl.trainable && first < end) segments.push_back({id, first - range.first, first - local.offset, end - first});
   }
   return segments;

@@ -19,17 +19,6 @@ std::string tensor_name(const Config& config, Part part, const std::string& para
   return (part == Part::first_moment ? "exp_avg/" : "exp_avg_sq/") + parameter;
 }
 
-/// `count` elements of each tensor of a shard, from `first` on.
-ShardTensors slice(const ShardTensors& shard, std::int64_t first, std::int64_t count) {
-  const auto cut = [&](const Tensor& t) { return t ? t.flat_range(first, count) : t; };
-  return {.weight = cut(shard.weight),
-          .low = cut(shard.low),
-          .master = cut(shard.master),
-          .grad = cut(shard.grad),
-          .m = cut(shard.m),
-          .v = cut(shard.v)};
-}
-
 /// The state of one block's shard on this rank, weights included.
 ShardTensors live_shard(Engine& engine, int block) {
   ShardTensors shard = engine.optimizer().tensors(block);
@@ -39,7 +28,7 @@ ShardTensors live_shard(Engine& engine, int block) {
 
 Piece make_piece(Engine& engine, Part part, ParamId id, const Box& box, std::int64_t shard_offset) {
   const ParamDecl& decl = engine.model().layout().decl(id);
-  const ShardTensors shard = slice(live_shard(engine, decl.block), shard_offset, box.numel());
+  const ShardTensors shard = live_shard(engine, decl.block).flat_range(shard_offset, box.numel());
   const Dtype master = engine.model().shape().accumulator;
   const Tensor moment = part == Part::first_moment ? shard.m : shard.v;
   Piece piece;
@@ -52,13 +41,13 @@ Piece make_piece(Engine& engine, Part part, ParamId id, const Box& box, std::int
       const Context& ctx = engine.context();
       const std::int64_t bytes = count * dtype_size(master);
       void* staged = stage_for_output(ctx, host, bytes);
-      ops::master_read(ctx, {.shard = slice(shard, first, count), .out = tensor_over(staged, master, 1, count)});
+      ops::master_read(ctx, {.shard = shard.flat_range(first, count), .out = tensor_over(staged, master, 1, count)});
       stage_out(ctx, staged, host, bytes);
     };
     piece.write = [&engine, shard, master](std::int64_t first, std::int64_t count, const void* host) {
       void* staged = stage_in(engine.context(), host, count * dtype_size(master));
       const Tensor in = tensor_over(staged, master, 1, count);
-      ops::master_write(engine.context(), {.in = in, .shard = slice(shard, first, count)});
+      ops::master_write(engine.context(), {.in = in, .shard = shard.flat_range(first, count)});
     };
     return piece;
   }
