@@ -10,6 +10,7 @@
 #include "core/config/reader.h"
 #include "core/config/resolve.h"
 #include "core/config/validate.h"
+#include "core/runtime/device.h"
 #include "core/train/checkpointing.h"
 #include "tests/support/goldens.h"
 
@@ -98,6 +99,17 @@ void load_golden_weights(Engine& engine) {
 
 namespace {
 
+/// A device tensor's elements on the host.
+struct HostCopy {
+  HostCopy(const Context& ctx, const Tensor& from) : memory(static_cast<std::size_t>(from.bytes())), tensor(from) {
+    copy_to_host(ctx, memory.data(), from.data, from.bytes());
+    synchronize(ctx);
+    tensor.data = memory.data();
+  }
+  std::vector<char> memory;
+  Tensor tensor;
+};
+
 std::vector<double> read_as_double(const Piece& piece) {
   const auto n = static_cast<std::size_t>(piece.box.numel());
   std::vector<double> values(n);
@@ -138,7 +150,8 @@ std::vector<OwnedValues> owned_gradients(Engine& engine) {
     const ParamDecl& decl = layout.decl(id);
     if (local.copy_index != 0 || replicas.rank() != 0) continue;
     const FlatRange shard = engine.optimizer().range(decl.block);
-    const Tensor gradients = engine.sink().shard(decl.block);
+    const HostCopy copy(engine.context(), engine.sink().shard(decl.block));
+    const Tensor& gradients = copy.tensor;
     OwnedValues part{decl.name, {}, {}};
     for (std::int64_t i = 0; i < local.numel(); ++i) {
       const std::int64_t row = local.global_row + i / local.cols, flat = local.offset + i - shard.first;

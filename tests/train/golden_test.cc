@@ -1,94 +1,21 @@
 // Whole models against PyTorch: logits, every gradient, ten optimizer steps.
 #include <gtest/gtest.h>
 
-#include <cmath>
-
-#include "parallel/self_communicator.h"
-#include "tests/support/engine_harness.h"
+#include "tests/support/golden_check.h"
 #include "tests/support/goldens.h"
 
 namespace trainer::test {
 namespace {
 
-/// Relative, and for gradients also absolute per element: some are zero but for rounding (a key bias without RoPE).
-struct Tolerance {
-  const char* precision;
-  double logits, gradients, gradient_noise, first_loss, losses, weights;
-};
-
-class GoldenTest : public ::testing::TestWithParam<const char*> {
- protected:
-  void run(const Tolerance& tolerance) {
-    const Golden golden = load_golden(GetParam());
-    const Config config = family_config(golden.family, {std::string("precision.dtype=") + tolerance.precision}, 1);
-    const FaultPlan no_fault;
-    Engine engine(config, {}, std::make_unique<SelfCommunicator>("world"), no_fault);
-    load_golden_weights(engine);
-    SampleSource source(engine, [&](std::int64_t step, std::int64_t slot) {
-      const GoldenBatch& batch = golden.batches.at(static_cast<std::size_t>(step));
-      const auto t = golden.seq_length;
-      return Sample{{batch.token_ids.begin() + slot * t, batch.token_ids.begin() + (slot + 1) * t},
-                    {batch.targets.begin() + slot * t, batch.targets.begin() + (slot + 1) * t}};
-    });
-    check_logits(engine, source, golden, tolerance.logits);
-    source.seek(0);
-    check_gradients(engine, source, golden, tolerance);
-    source.seek(0);
-    for (std::size_t step = 0; step < golden.losses.size(); ++step) {
-      engine.step(source.source(), static_cast<std::int64_t>(step), config.optimizer.lr);
-      const UpdateState& state = engine.state();
-      const double loss = state.loss_sum / state.target_tokens;
-      const double allowed = step == 0 ? tolerance.first_loss : tolerance.losses;
-      EXPECT_NEAR(loss, golden.losses[step], allowed * golden.losses[step]) << "step " << step;
-      EXPECT_NEAR(state.grad_norm, golden.grad_norms[step], 10 * allowed * golden.grad_norms[step]) << "step " << step;
-    }
-    const WholeTensors weights = whole(owned_state(engine));
-    for (const GoldenParameter& parameter : golden.parameters)
-      EXPECT_LE(relative_error(parameter.final_weight, weights.at(parameter.name).data()), tolerance.weights)
-          << parameter.name;
-  }
-
- private:
-  static void check_logits(Engine& engine, SampleSource& source, const Golden& golden, double tolerance) {
-    const Batch batch = engine.upload(source.next());
-    const ModelShape& shape = engine.model().shape();
-    std::vector<char> memory(static_cast<std::size_t>(shape.tokens * shape.vocab * dtype_size(shape.dtype)));
-    const Tensor out = tensor_over(memory.data(), shape.dtype, shape.tokens, shape.vocab);
-    const Pass pass{
-        .ctx = engine.context(), .tp = engine.tensor_parallel(), .batch = batch, .dropout_key = 0, .dropout = false};
-    engine.model().logits(pass, engine.weights(), out);
-    std::vector<double> logits;  // without the padding of the vocabulary
-    for (std::int64_t n = 0; n < shape.tokens; ++n)
-      for (std::int64_t v = 0; v < golden.vocab_size; ++v)
-        logits.push_back(shape.dtype == Dtype::f64 ? out.as<double>()[n * out.stride + v]
-                                                   : static_cast<double>(out.as<float>()[n * out.stride + v]));
-    EXPECT_LE(relative_error(golden.logits, logits.data()), tolerance);
-  }
-
-  static void check_gradients(Engine& engine, SampleSource& source, const Golden& golden, const Tolerance& tolerance) {
-    engine.compute_gradients(source.source(), 0);
-    // Stored gradients carry 1 / (global batch x T); the true ones are divided by the number of targets.
-    const auto tokens = static_cast<double>(golden.batch_size * golden.seq_length);
-    WholeTensors gradients = whole(owned_gradients(engine));
-    ASSERT_EQ(gradients.size(), golden.parameters.size());
-    for (const GoldenParameter& parameter : golden.parameters) {
-      std::vector<double>& gradient = gradients.at(parameter.name);
-      for (double& g : gradient) g *= tokens / static_cast<double>(golden.target_tokens);
-      const double n = static_cast<double>(gradient.size());
-      EXPECT_LE(error_norm(parameter.gradient, gradient.data()),
-                tolerance.gradients * parameter.gradient.norm + tolerance.gradient_noise * std::sqrt(n))
-          << parameter.name;
-    }
-  }
-};
+class GoldenTest : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(GoldenTest, Float64) {
-  run({"float64", 1e-12, 1e-12, 1e-16, 1e-12, 1e-12, 1e-10});
+  check_golden(GetParam(), {}, {"float64", 1e-12, 1e-12, 1e-16, 1e-12, 1e-12, 1e-10});
 }
 // In float32 Adam turns the rounding noise of near-zero gradients into full steps: after the first step losses agree to
 // 1e-4 only, and final weights are compared loosely.
 TEST_P(GoldenTest, Float32) {
-  run({"float32", 1e-5, 1e-5, 1e-8, 1e-5, 1e-4, 1e-2});
+  check_golden(GetParam(), {}, {"float32", 1e-5, 1e-5, 1e-8, 1e-5, 1e-4, 1e-2});
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, GoldenTest, ::testing::ValuesIn(kGoldenFamilies),

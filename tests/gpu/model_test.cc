@@ -1,0 +1,139 @@
+// Whole models on a card: against PyTorch, against themselves, and through checkpoints of the CPU.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "core/runtime/device.h"
+#include "core/train/checkpointing.h"
+#include "core/train/inspect.h"
+#include "kernels/backend.h"
+#include "parallel/self_communicator.h"
+#include "tests/support/engine_harness.h"
+#include "tests/support/golden_check.h"
+#include "tests/support/goldens.h"
+
+namespace trainer::test {
+namespace {
+
+/// The first card, or a skipped test.
+class GpuModel : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (device_count() == 0) GTEST_SKIP() << "no CUDA card";
+    device_ = std::make_unique<DeviceContext>(Device{DeviceKind::cuda, 0});
+    ctx_ = device_->context();
+    backend_ = make_cuda_backend(ctx_);
+    ctx_.backend = backend_.get();
+  }
+  std::unique_ptr<Engine> engine(const std::string& family, const std::vector<std::string>& sets) const {
+    return std::make_unique<Engine>(family_config(family, sets, 1), ctx_, std::make_unique<SelfCommunicator>("world"),
+                                    no_fault_);
+  }
+
+  FaultPlan no_fault_;
+  std::unique_ptr<DeviceContext> device_;
+  std::shared_ptr<CudaBackend> backend_;
+  Context ctx_;
+};
+
+class GpuGolden : public GpuModel, public ::testing::WithParamInterface<const char*> {};
+TEST_P(GpuGolden, Float32) {
+  check_golden(GetParam(), ctx_, {"float32", 1e-5, 1e-5, 1e-8, 1e-5, 1e-4, 1e-2});
+}
+INSTANTIATE_TEST_SUITE_P(Families, GpuGolden, ::testing::ValuesIn(kGoldenFamilies),
+                         [](const auto& info) { return std::string(info.param); });
+
+std::vector<std::string> dropout_sets(const std::string& precision, const std::string& recompute) {
+  return {"model.hidden_dropout=0.1", "precision.dtype=" + precision, "activation_checkpointing.mode=" + recompute};
+}
+
+std::uint64_t hash_after_steps(Engine& engine, int steps) {
+  load_golden_weights(engine);
+  SampleSource source(engine);
+  for (int step = 0; step < steps; ++step) engine.step(source.source(), step, 1e-3);
+  return state_hash(engine);
+}
+
+TEST_F(GpuModel, SameBitsTwiceAndUnderRecompute) {
+  for (const char* family : {"gpt2", "llama3", "qwen3"}) {
+    for (const char* precision : {"float32", "bf16", "fp16"}) {
+      SCOPED_TRACE(fmt::format("{} {}", family, precision));
+      const std::uint64_t once = hash_after_steps(*engine(family, dropout_sets(precision, "none")), 5);
+      EXPECT_EQ(hash_after_steps(*engine(family, dropout_sets(precision, "none")), 5), once);
+      EXPECT_EQ(hash_after_steps(*engine(family, dropout_sets(precision, "selective")), 5), once);
+      EXPECT_EQ(hash_after_steps(*engine(family, dropout_sets(precision, "full")), 5), once);
+    }
+  }
+}
+
+/// 16-bit training follows float32 training: the loss of ten steps differs by rounding only.
+TEST_F(GpuModel, SixteenBitFollowsFloat32) {
+  for (const char* family : kGoldenFamilies) {
+    std::vector<double> expected;
+    for (const char* precision : {"float32", "bf16", "fp16"}) {
+      const auto trained = engine(family, {std::string("precision.dtype=") + precision});
+      load_golden_weights(*trained);
+      SampleSource source(*trained);
+      for (int step = 0; step < 10; ++step) {
+        trained->step(source.source(), step, 1e-3);
+        const double loss = trained->state().loss_sum / trained->state().target_tokens;
+        if (std::string(precision) == "float32")
+          expected.push_back(loss);
+        else
+          EXPECT_NEAR(loss, expected[static_cast<std::size_t>(step)], 0.02)
+              << family << " " << precision << " step " << step;
+      }
+    }
+  }
+}
+
+/// Saved on one device, loaded on the other: the same masters and moments, and a run that goes on alike.
+TEST_F(GpuModel, CheckpointsMoveBetweenCpuAndGpu) {
+  for (const char* precision : {"float32", "bf16", "fp16"}) {
+    SCOPED_TRACE(precision);
+    const std::vector<std::string> sets = {std::string("precision.dtype=") + precision};
+    const std::string folder = fmt::format("{}/gpu_model.{}", ::testing::TempDir(), getpid());
+    const auto save = [&](Engine& from) {
+      save_checkpoint({.save_dir = folder,
+                       .step = 3,
+                       .pieces = pieces_to_save(from),
+                       .state_json = to_json(RunState{.step = 3, .update = from.state()}),
+                       .config_yaml = {},
+                       .versions = {},
+                       .layout = {},
+                       .keep_last = 0},
+                      from.mesh().world(), no_fault_);
+    };
+    const auto load = [&](Engine& into) {
+      const auto found = find_checkpoint(folder, "auto", into.mesh().world(), [](const std::string&) {});
+      ASSERT_TRUE(found.has_value());
+      load_pieces(*found, pieces_to_load(into), into.mesh().world());
+      finish_load(into);
+      into.restore_state(run_state_from_json(found->manifest.state_json).update);
+    };
+    const auto on_gpu = engine("llama3", sets);
+    hash_after_steps(*on_gpu, 3);
+    save(*on_gpu);
+    Engine on_cpu(family_config("llama3", sets, 1), {}, std::make_unique<SelfCommunicator>("world"), no_fault_);
+    load(on_cpu);
+    EXPECT_EQ(state_hash(on_cpu), state_hash(*on_gpu));
+    std::filesystem::remove_all(folder);
+    save(on_cpu);
+    const auto back = engine("llama3", sets);
+    load(*back);
+    EXPECT_EQ(state_hash(*back), state_hash(*on_gpu));
+    std::filesystem::remove_all(folder);
+    SampleSource source(*back), same(*on_gpu);
+    source.seek(3);
+    same.seek(3);
+    for (int step = 3; step < 6; ++step) {
+      back->step(source.source(), step, 1e-3);
+      on_gpu->step(same.source(), step, 1e-3);
+    }
+    EXPECT_EQ(state_hash(*back), state_hash(*on_gpu)) << "a resume on the GPU is the unbroken run";
+  }
+}
+
+}  // namespace
+}  // namespace trainer::test
