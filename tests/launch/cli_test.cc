@@ -1,0 +1,205 @@
+// The command line, and what a user gets wrong: exit codes, and messages that are complete and said once.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "tests/launch/run_folder.h"
+
+namespace trainer::launch_test {
+namespace {
+
+constexpr std::int64_t kMiB = std::int64_t{1} << 20;
+
+TEST(CommandLine, HelpTeaches) {
+  const RunFolder folder;
+  const Result result = folder.command("--help");
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_TRUE(mentions(result.out, {"mpirun -np 4 trainer --config", "--set", "--print-config", "checkpoint", "data",
+                                    "2 configuration", "75"}));
+  EXPECT_EQ(result.err, "");
+}
+
+TEST(CommandLine, VersionSaysWhatIsBuiltIn) {
+  const RunFolder folder;
+  const Result result = folder.command("--version");
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_TRUE(mentions(result.out, {"trainer ", "compiler", "MPI", "CUDA"}));
+}
+
+TEST(CommandLine, PrintedConfigIsAConfigWithOrigins) {
+  const RunFolder folder;
+  const Result result =
+      folder.command("--config config.yaml --set optimizer.lr=2e-5 --print-config", {{"TRAINER__TRAIN__SEED", "77"}});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_TRUE(mentions(result.out, {"lr: 2e-05", "seed: 77", "TRAINER__TRAIN__SEED", "config.yaml", "head_dim: 8"}));
+  EXPECT_FALSE(std::filesystem::exists(folder / "run")) << "printing started a run";
+  write_file(folder / "printed.yaml", result.out);
+  const Result again = folder.command("--config printed.yaml --print-config");
+  EXPECT_EQ(again.exit_code, 0) << again.err;
+  const auto values = [](const std::string& text) {
+    std::string all;
+    for (const std::string& line : lines_of(text))
+      all += line.substr(0, line.find_last_not_of(' ', line.find(" #")) + 1);
+    return all;
+  };
+  EXPECT_EQ(values(again.out), values(result.out));
+}
+
+TEST(CommandLine, WhatIsNotUnderstoodIsRefused) {
+  const RunFolder folder;
+  for (const char* arguments : {"--confg config.yaml", "", "trian --config config.yaml", "--config missing.yaml",
+                                "--config config.yaml --set lr=1", "--config .", "checkpoint look run"}) {
+    const Result result = folder.command(arguments);
+    EXPECT_EQ(result.exit_code, 2) << arguments << "\n" << result.out << result.err;
+    EXPECT_NE(result.err, "") << arguments;
+  }
+  EXPECT_TRUE(mentions(folder.command("--confg config.yaml").err, {"--confg"}));
+  EXPECT_TRUE(mentions(folder.command("--config missing.yaml").err, {"missing.yaml"}));
+}
+
+TEST(CommandLine, WrongEnvironmentIsRefused) {
+  const RunFolder folder;
+  const Result fault = folder.command("--config config.yaml", {{"TRAINER_FAULT", "site=step,action=explode"}});
+  EXPECT_EQ(fault.exit_code, 2);
+  EXPECT_TRUE(mentions(fault.err, {"TRAINER_FAULT", "explode"}));
+  const Result print = folder.command("--config config.yaml", {{"TRAINER_PRINT", "poetry"}});
+  EXPECT_EQ(print.exit_code, 2);
+  EXPECT_TRUE(mentions(print.err, {"TRAINER_PRINT", "poetry"}));
+  const Result key = folder.command("--config config.yaml", {{"TRAINER__OPTIMIZER__LT", "1"}});
+  EXPECT_EQ(key.exit_code, 2);
+  EXPECT_TRUE(mentions(key.err, {"TRAINER__OPTIMIZER__LT"}));
+}
+
+TEST(Faults, OfAConfigurationAreAllListedOnce) {
+  const RunFolder folder;
+  write_file(folder / "faults.yaml", "optimizer:\n  lr: fast\n  bete2: 0.9\ntrain:\n  seed: 010\nmodle: {}\n");
+  for (const int ranks : {1, 4}) {
+    std::string command = ranks == 1 ? "" : fmt::format("{}/launch/mpirun.sh -np 4 ", TRAINER_SOURCE_DIR);
+    Job job(folder.path(), fmt::format("{}{} --config config.yaml --config faults.yaml", command, TRAINER_BINARY), {});
+    const Result result = job.wait();
+    EXPECT_EQ(result.exit_code, 2) << result.err;
+    for (const char* fault : {"faults.yaml:2", "faults.yaml:3", "faults.yaml:5", "faults.yaml:6"})
+      EXPECT_EQ(count_of(result.err, fault), 1) << fault << " with " << ranks << " ranks\n" << result.err;
+    EXPECT_TRUE(mentions(result.err, {"fast", "beta2", "010", "model"}));
+    EXPECT_LT(result.seconds, 10);
+    EXPECT_TRUE(job.is_gone());
+  }
+}
+
+TEST(Faults, OfLayoutsNameBothNumbers) {
+  const RunFolder folder;
+  struct Case {
+    int ranks;
+    std::vector<std::string> sets, said;
+  };
+  const std::vector<Case> cases = {
+      {3, {"parallelism.tensor_parallel_size=3", "model.num_attention_heads=8", "model.head_dim=8"}, {"8", "3"}},
+      {4, {"parallelism.tensor_parallel_size=4", "model.num_attention_heads=6", "model.head_dim=8"}, {"6", "4"}},
+      {3,
+       {"parallelism.tensor_parallel_size=3", "model.num_attention_heads=6", "model.head_dim=8",
+        "model.num_key_value_heads=3", "model.intermediate_size=1000"},
+       {"1000", "3"}},
+      {2, {"parallelism.tensor_parallel_size=4"}, {"tensor_parallel_size", "2"}},
+      {2, {"train.global_batch_size=3"}, {"global_batch_size", "3"}},
+  };
+  for (const Case& wrong : cases) {
+    const Result result = folder.expect_exit(2, {.ranks = wrong.ranks, .sets = wrong.sets});
+    EXPECT_TRUE(mentions(result.err, wrong.said));
+    EXPECT_EQ(count_of(result.err, "trainer: "), 1) << result.err;
+  }
+}
+
+TEST(Faults, OfDataEndWithTheirCode) {
+  const RunFolder folder;
+  const Result missing = folder.expect_exit(3, {.sets = {"data.train=[nowhere.h5]"}});
+  EXPECT_TRUE(mentions(missing.err, {"nowhere.h5"}));
+  const Result small = folder.expect_exit(3, {.ranks = 2, .sets = {"model.vocab_size=60"}});
+  EXPECT_TRUE(mentions(small.err, {"train.h5", "60", "64"}));
+  EXPECT_EQ(count_of(small.err, "trainer: "), 1) << small.err;
+  const std::string shard = read_file(folder / "train.h5");
+  write_file(folder / "short.h5", shard.substr(0, shard.size() / 2));
+  EXPECT_TRUE(mentions(folder.expect_exit(3, {.sets = {"data.train=[short.h5]"}}).err, {"short.h5"}));
+  const Result tiny = folder.expect_exit(3, {.sets = {"train.seq_length=4000"}});
+  EXPECT_TRUE(mentions(tiny.err, {"3201", "4001"}));
+}
+
+TEST(Faults, AnIdOutsideTheVocabularyIsNamedWithItsPlace) {
+  const RunFolder folder;
+  std::string ids;
+  for (int i = 0; i < 4 * 16 + 1; ++i) ids += std::string(1, static_cast<char>(i == 37 ? 64 : i % 64)) + '\0';
+  write_file(folder / "raw.bin", ids);
+  for (const int ranks : {1, 2}) {
+    const Result result =
+        folder.expect_exit(3, {.ranks = ranks, .sets = {"data.train=[raw.bin]", "data.format=bin_uint16"}});
+    EXPECT_TRUE(mentions(result.err, {"raw.bin", "37", "64"}));
+    EXPECT_EQ(count_of(result.err, "trainer: "), 1) << result.err;
+  }
+}
+
+TEST(Faults, OfPlaces) {
+  const RunFolder folder;
+  const Result missing = folder.expect_exit(4, {.ranks = 2, .sets = {"checkpoint.load=/nowhere/step_00000001"}});
+  EXPECT_TRUE(mentions(missing.err, {"/nowhere/step_00000001"}));
+  EXPECT_EQ(count_of(missing.err, "trainer: "), 1) << missing.err;
+  // Not by permissions: root may do everything.
+  for (const int ranks : {1, 2}) {
+    const Result unwritable = folder.expect_exit(2, {.ranks = ranks, .folder = "train.h5/run"});
+    EXPECT_TRUE(mentions(unwritable.err, {"train.output_dir", "train.h5/run"}));
+    EXPECT_EQ(count_of(unwritable.err, "trainer: "), 1) << unwritable.err;
+  }
+}
+
+TEST(Faults, AModelThatDoesNotFitIsRefusedInTime) {
+  const RunFolder folder;
+  const Result result = folder.expect_exit(
+      5, {.sets = {"model.hidden_size=262144", "model.num_layers=100", "model.intermediate_size=1048576"}});
+  EXPECT_TRUE(mentions(result.err, {"weights", "moments"}));
+  EXPECT_LT(result.seconds, 5);
+  EXPECT_LT(result.peak_bytes, 256 * kMiB);
+}
+
+TEST(Hostile, FilesAreRefusedQuicklyInLittleMemory) {
+  const RunFolder folder;
+  std::string alias_bomb = "a: &a [x, x, x, x, x, x, x, x, x, x]\n";
+  for (char c = 'b'; c < 'k'; ++c) {
+    alias_bomb += fmt::format("{0}: &{0} [", c);
+    for (int i = 0; i < 10; ++i) alias_bomb += fmt::format("{}*{}", i == 0 ? "" : ", ", static_cast<char>(c - 1));
+    alias_bomb += "]\n";
+  }
+  std::string utf16 = "\xff\xfe";
+  for (const char c : std::string("train: {seed: 1}\n")) utf16 += std::string(1, c) + '\0';
+  const std::map<std::string, std::string> files = {
+      {"brace.yaml", "{:"},
+      {"bracket.yaml", "[:"},
+      {"brackets.yaml", "[[:"},
+      {"open.yaml", "{foo:"},
+      {"deep.yaml", std::string(100000, '[')},
+      {"deep_block.yaml",
+       [] {
+         std::string text;
+         for (int i = 0; i < 2000; ++i) text += std::string(i, ' ') + "a:\n";
+         return text;
+       }()},
+      {"alias.yaml", alias_bomb},
+      {"nul.yaml", std::string("train:\n  seed: 1\0\n", 18)},
+      {"empty.yaml", ""},
+      {"utf16.yaml", utf16},
+      {"binary.yaml", read_file(TRAINER_BINARY).substr(0, 1 << 20)},
+      {"twice.yaml", "train: {seed: 1}\ntrain: {seed: 2}\n"},
+      {"merge.yaml", "base: &b {seed: 3}\ntrain:\n  <<: *b\n"},
+  };
+  for (const auto& [name, text] : files) {
+    write_file(folder / name, text);
+    const Result result = folder.command("--config " + name);
+    EXPECT_EQ(result.exit_code, 2) << name << "\n" << result.err.substr(0, 1000);
+    EXPECT_LT(result.seconds, 2) << name;
+    EXPECT_LT(result.peak_bytes, 256 * kMiB) << name;
+    EXPECT_TRUE(mentions(result.err, {name}));
+    EXPECT_LT(result.err.size(), 20000u) << name;
+  }
+}
+
+}  // namespace
+}  // namespace trainer::launch_test

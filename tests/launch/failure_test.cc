@@ -1,0 +1,75 @@
+// Whatever ends one rank ends the whole job: soon, with a cause that names rank and host, said once, with nothing left.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <array>
+
+#include "tests/launch/run_folder.h"
+
+namespace trainer::launch_test {
+namespace {
+
+constexpr double kTimeout = 3;  // comm.timeout_seconds
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  gethostname(name.data(), name.size() - 1);
+  return name.data();
+}
+
+struct Failure {
+  std::string fault;
+  std::vector<int> exit_codes;
+  double seconds;
+  std::vector<std::string> said;
+};
+
+std::vector<Failure> failures() {
+  return {
+      {"rank=1,step=5,site=step,action=kill", {7, 137}, 15, {"rank 1 (host ", "all_reduce"}},
+      {"rank=1,step=5,site=gradients,action=kill", {7, 137}, 15, {"rank 1 (host ", "all_reduce"}},
+      {"rank=1,step=5,site=step,action=stop", {7}, kTimeout + 10, {"rank 1 (host ", "stopped", "all_reduce"}},
+      {"rank=1,step=5,site=step,action=exit:1", {1, 7}, 15, {"rank 1 (host ", "has ended", "all_reduce"}},
+      {"rank=1,step=5,site=optimizer,action=exit:0", {1, 7}, 15, {"rank 1 (host ", "has ended"}},
+      {"rank=1,step=5,site=forward,action=throw",
+       {1},
+       15,
+       {"rank 1 of ", "fault planned for rank 1 step 5", "last collective: "}},
+      {"rank=1,step=5,site=collective,action=count", {7}, 15, {"rank 1 (host ", "disagree"}},
+      {"rank=1,step=5,site=save.write,action=kill", {7, 137}, 15, {"rank 1 (host "}},
+      {"rank=1,step=5,site=save.write,action=throw", {1, 4}, 15, {"fault planned for rank 1 step 5"}},
+      {"rank=1,site=load,action=kill", {7, 137}, 15, {"rank 1 (host "}},
+  };
+}
+
+void expect_job_ends(int ranks, const std::vector<std::string>& layout) {
+  std::vector<std::string> sets = layout;
+  sets.insert(sets.end(), {fmt::format("comm.timeout_seconds={}", kTimeout), "checkpoint.save_interval=5"});
+  for (const Failure& failure : failures()) {
+    SCOPED_TRACE(fmt::format("{} with {} ranks", failure.fault, ranks));
+    const RunFolder folder;
+    const Result result = folder.run({.ranks = ranks, .sets = sets, .fault = failure.fault}, 40);
+    EXPECT_NE(std::find(failure.exit_codes.begin(), failure.exit_codes.end(), result.exit_code),
+              failure.exit_codes.end())
+        << "exit code " << result.exit_code;
+    EXPECT_LT(result.seconds, failure.seconds);
+    EXPECT_TRUE(mentions(result.err, failure.said));
+    EXPECT_TRUE(mentions(result.err, {host_name()}));
+    EXPECT_EQ(count_of("\n" + result.err, "\ntrainer: "), 1) << result.err;
+    // An interrupted save leaves nothing that could be taken for a checkpoint, and the run can go on.
+    const bool reached = failure.fault.find("site=load") == std::string::npos;
+    EXPECT_EQ(folder.metrics().empty(), !reached);
+    EXPECT_TRUE(folder.checkpoints().empty());
+  }
+}
+
+TEST(Failure, OfOneOfTwoEndsTheJob) {
+  expect_job_ends(2, {});
+}
+
+TEST(Failure, OfOneOfFourEndsTheJob) {
+  expect_job_ends(4, {"parallelism.tensor_parallel_size=2", "parallelism.zero_stage=1"});
+}
+
+}  // namespace
+}  // namespace trainer::launch_test

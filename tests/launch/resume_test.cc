@@ -1,0 +1,155 @@
+// A run that was interrupted and started again equals the run that was not.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <set>
+
+#include "tests/launch/run_folder.h"
+
+namespace trainer::launch_test {
+namespace {
+
+std::string kill_at(std::int64_t step) {
+  return fmt::format("step={},site=step,action=kill", step);
+}
+
+/// Everything of a record that does not depend on how long things took.
+nlohmann::json timeless(nlohmann::json record) {
+  for (const char* key : {"time", "tokens_per_second", "step_ms", "tflops", "mfu", "data_wait_ms", "memory_bytes"})
+    record.erase(key);
+  return record;
+}
+
+void expect_same_metrics(const RunFolder& folder, const std::string& run, const std::string& unbroken) {
+  const auto records = folder.metrics(run), expected = folder.metrics(unbroken);
+  ASSERT_EQ(records.size(), expected.size());
+  for (std::size_t i = 0; i < records.size(); ++i) EXPECT_EQ(timeless(records[i]), timeless(expected[i]));
+}
+
+/// 10 + 10 steps and 20 steps: sample ids, hashes of masters, moments and scaler, and the metrics are the same.
+void expect_resume_is_exact(int ranks, const std::vector<std::string>& more_sets) {
+  const RunFolder folder;
+  std::vector<std::string> sets = more_sets;
+  sets.emplace_back("checkpoint.save_interval=10");
+  folder.expect_exit(0, {.ranks = ranks, .sets = sets, .print = true, .folder = "unbroken"});
+  const Result killed = folder.run({.ranks = ranks, .sets = sets, .fault = kill_at(11), .print = true});
+  EXPECT_NE(killed.exit_code, 0);
+  EXPECT_EQ(folder.checkpoints(), std::vector<std::string>{"step_00000010"});
+  std::filesystem::remove_all(folder / "run/logs");  // only what the second part says
+  const Result resumed = folder.expect_exit(0, {.ranks = ranks, .sets = sets, .print = true});
+  EXPECT_TRUE(mentions(resumed.out, {"resumed from", "after step 10"}));
+  for (int rank = 0; rank < ranks; ++rank) {
+    const auto all = folder.hashes(rank, "unbroken"), later = folder.hashes(rank);
+    ASSERT_EQ(all.size(), 20u);
+    ASSERT_EQ(later.size(), 10u);
+    EXPECT_TRUE(std::equal(later.begin(), later.end(), std::next(all.begin(), 10))) << "rank " << rank;
+    EXPECT_EQ(std::set<std::string>({all.at(9), all.at(10), all.at(11)}).size(), 3u) << "the hash never changes";
+  }
+  const auto ids = folder.sample_ids(ranks, "unbroken"), later_ids = folder.sample_ids(ranks);
+  ASSERT_EQ(later_ids.size(), 10u);
+  EXPECT_TRUE(std::equal(later_ids.begin(), later_ids.end(), std::next(ids.begin(), 10)));
+  expect_same_metrics(folder, "run", "unbroken");
+}
+
+TEST(Resume, IsExactInEveryPrecision) {
+  for (const char* precision : {"float32", "bf16", "fp16"}) {
+    SCOPED_TRACE(precision);
+    expect_resume_is_exact(1, {fmt::format("precision.dtype={}", precision), "model.hidden_dropout=0.1",
+                               "precision.loss_scale.growth_interval=3"});
+  }
+}
+
+TEST(Resume, IsExactOnSeveralRanks) {
+  expect_resume_is_exact(2, {"precision.dtype=bf16", "parallelism.zero_stage=1", "optimizer.moments_dtype=bf16"});
+  expect_resume_is_exact(4, {"precision.dtype=fp16", "parallelism.tensor_parallel_size=2", "parallelism.zero_stage=1",
+                             "parallelism.sequence_parallel=true"});
+}
+
+TEST(Resume, GoesOnInsideAnEpoch) {
+  const RunFolder folder;
+  write_shard(folder / "ten.h5", learnable_tokens(10 * 16 + 1, 64), 64);
+  const std::vector<std::string> sets = {"data.train=[ten.h5]", "train.global_batch_size=2", "train.train_steps=0",
+                                         "train.train_epochs=3", "checkpoint.save_interval=1"};
+  folder.expect_exit(0, {.sets = sets, .print = true, .folder = "unbroken"});
+  const auto expected = folder.sample_ids(1, "unbroken");
+  ASSERT_EQ(expected.size(), 15u);
+  std::set<std::vector<std::int64_t>> orders;
+  for (std::int64_t epoch = 0; epoch < 3; ++epoch) {
+    std::vector<std::int64_t> order;
+    for (std::int64_t step = 1; step <= 5; ++step)
+      for (const std::int64_t id : expected.at(5 * epoch + step)) order.push_back(id);
+    orders.insert(order);
+    std::sort(order.begin(), order.end());
+    EXPECT_EQ(order, (std::vector<std::int64_t>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9})) << "epoch " << epoch;
+  }
+  EXPECT_EQ(orders.size(), 3u) << "two epochs have the same order";
+  for (const std::int64_t stop : {5, 7, 10}) {
+    const std::string run = fmt::format("stopped-{}", stop);
+    EXPECT_NE(folder.run({.sets = sets, .fault = kill_at(stop + 1), .folder = run}).exit_code, 0);
+    folder.expect_exit(0, {.sets = sets, .print = true, .folder = run});
+    const auto ids = folder.sample_ids(1, run);
+    ASSERT_EQ(ids.size(), static_cast<std::size_t>(15 - stop));
+    for (const auto& [step, windows] : ids) EXPECT_EQ(windows, expected.at(step)) << "step " << step;
+  }
+}
+
+TEST(Resume, AnotherDataParallelSizeSeesTheSameSamples) {
+  const RunFolder folder;
+  const std::vector<std::string> sets = {"checkpoint.save_interval=10"};
+  folder.expect_exit(0, {.ranks = 2, .sets = sets, .print = true, .folder = "unbroken"});
+  const auto expected = folder.sample_ids(2, "unbroken");
+  ASSERT_EQ(expected.size(), 20u);
+  folder.run({.ranks = 2, .sets = sets, .fault = kill_at(11)});
+  folder.expect_exit(0, {.ranks = 1, .sets = sets, .print = true});
+  const auto ids = folder.sample_ids(1);
+  ASSERT_EQ(ids.size(), 10u);
+  for (const auto& [step, windows] : ids) EXPECT_EQ(windows, expected.at(step)) << "step " << step;
+  EXPECT_TRUE(near(folder.metric("loss"), folder.metric("loss", "unbroken"), 1e-4));
+}
+
+TEST(Resume, RepeatsNoMetrics) {
+  const RunFolder folder;
+  const std::vector<std::string> sets = {"checkpoint.save_interval=4"};
+  folder.expect_exit(0, {.sets = sets, .folder = "unbroken"});
+  folder.run({.sets = sets, .fault = kill_at(11)});
+  ASSERT_EQ(folder.metric("step").back(), 10) << "steps 9 and 10 were recorded and are run again";
+  folder.expect_exit(0, {.sets = sets});
+  expect_same_metrics(folder, "run", "unbroken");
+  int event_files = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(folder / "run/tb")) {
+    EXPECT_TRUE(entry.path().filename().string().starts_with("events.out.tfevents.")) << entry.path();
+    EXPECT_GT(entry.file_size(), 500u);
+    ++event_files;
+  }
+  EXPECT_EQ(event_files, 2) << "one for each start";
+  EXPECT_TRUE(std::filesystem::exists(folder / "run/config.resolved.yaml"));
+}
+
+TEST(Resume, OfAFinishedRunChangesNothing) {
+  const RunFolder folder;
+  folder.expect_exit(0, {.ranks = 2});
+  const auto before = folder.metrics();
+  folder.expect_exit(0, {.ranks = 2});
+  EXPECT_EQ(folder.metrics(), before);
+  EXPECT_EQ(folder.checkpoints().size(), 1u);
+}
+
+TEST(Resume, WithOtherDataIsRefusedUnlessAllowed) {
+  const RunFolder folder;
+  folder.expect_exit(0, {.sets = {"train.train_steps=4"}});
+  for (const auto& [set, then, now] : {std::tuple{"train.seed=5", "1234", "5"},
+                                       {"train.global_batch_size=2", "4", "2"},
+                                       {"train.seq_length=8", "16", "8"}}) {
+    const std::vector<std::string> sets = {"train.train_steps=6", set};
+    const Result refused = folder.expect_exit(2, {.sets = sets});
+    EXPECT_TRUE(
+        mentions(refused.err, {std::string(set, std::strchr(set, '=')), then, now, "checkpoint.allow_data_change"}));
+    EXPECT_EQ(folder.metrics().size(), 4u) << "a refused start changes no file of the run";
+  }
+  folder.expect_exit(0, {.sets = {"train.train_steps=6", "train.seed=5", "checkpoint.allow_data_change=true"}});
+  EXPECT_EQ(folder.metric("step"), (std::vector<double>{1, 2, 3, 4, 5, 6}));
+}
+
+}  // namespace
+}  // namespace trainer::launch_test
