@@ -95,7 +95,7 @@ ctest_in() {
 # Builds a preset; a failure is counted and ends the use of the preset.
 build() {
   echo "== build, $1"
-  if ! cmake --preset "$1" > "$logs/build-$1.log" 2>&1 ||
+  if ! cmake --preset "$1" -DTRAINER_CUDA_ARCHITECTURES="${TRAINER_CUDA_ARCHITECTURES:-}" > "$logs/build-$1.log" 2>&1 ||
     ! cmake --build "build/$1" -j "$jobs" >> "$logs/build-$1.log" 2>&1; then
     tail -60 "$logs/build-$1.log"
     failed=$((failed + 1))
