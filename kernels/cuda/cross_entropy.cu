@@ -8,7 +8,8 @@ namespace trainer::ops::cuda {
 namespace {
 
 constexpr int kThreads = 512;
-constexpr int kAhead = 4;  // vectors read before the first is used
+constexpr int kBlocksPerSm = 4;  // 32 registers a thread
+constexpr int kAhead = 4;        // vectors read before the first is used
 
 /// A row cut into elements before the first 16-byte boundary, whole vectors, and elements behind the last: rows of an
 /// odd vocabulary start anywhere.
@@ -67,7 +68,7 @@ struct Stats {
 };
 
 template <class T>
-__global__ void __launch_bounds__(kThreads) cross_entropy_stats_kernel(Stats<T> p) {
+__global__ void __launch_bounds__(kThreads, kBlocksPerSm) cross_entropy_stats_kernel(Stats<T> p) {
   constexpr int N = kVector<T>;
   const int64_t token = blockIdx.x;
   const T* row = p.logits.at(token, 0);
@@ -198,7 +199,7 @@ __device__ void zero_columns(T* row, int64_t first, int64_t cols) {
 }
 
 template <class T>
-__global__ void __launch_bounds__(kThreads) cross_entropy_gradient_kernel(Finish<T> p) {
+__global__ void __launch_bounds__(kThreads, kBlocksPerSm) cross_entropy_gradient_kernel(Finish<T> p) {
   constexpr int N = kVector<T>;
   __shared__ RowGradient<T> shared;
   const int64_t token = blockIdx.x;

@@ -185,7 +185,7 @@ void add_bias(const Context& ctx, const AddBiasArgs& args) {
     // The bias is a matrix whose rows are the same: stride 0.
     const Add<T> body{view_of<T>(args.x), {bias, 0}, view_of<T>(args.x)};
     const bool aligned = aligned16(args.x) && reinterpret_cast<std::uintptr_t>(bias) % 16 == 0;
-    launch_elementwise<kVector<T>, 4>(ctx, body, args.x.rows, args.x.cols, aligned, "add_bias");
+    launch_elementwise<kVector<T>, 2>(ctx, body, args.x.rows, args.x.cols, aligned, "add_bias");
   });
 }
 

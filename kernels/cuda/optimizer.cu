@@ -1,4 +1,4 @@
-// AdamW, SGD, and exact values of parameters in and out: one pass over all parts of a shard, eight elements a thread.
+// AdamW, SGD, and exact values of parameters in and out: one pass over all parts of a shard.
 #include <algorithm>
 #include <initializer_list>
 
@@ -9,7 +9,8 @@
 namespace trainer::ops::cuda {
 namespace {
 
-constexpr int kElements = 8;  // of a thread at a time: 16 bytes of 16-bit elements
+constexpr int kElements = 4;  // of a vector: 16 bytes of float32, so that a warp writes whole sectors
+constexpr int kAhead = 2;     // vectors read before the first is written
 constexpr int kThreads = 256;
 
 // ---- what a parameter is made of ----------------------------------------------------------------------------------
@@ -170,36 +171,47 @@ void visit_moment(const Tensor& moment, const Body& body) {
 }
 
 // ---- loops over a shard -------------------------------------------------------------------------------------------
-/// [0, n) as single elements before `head`, groups of kElements, and single elements at the end. When the tensors are
-/// not aligned alike there are no groups.
+/// [0, n) as single elements before `head`, vectors of kElements, and single elements at the end. When the tensors are
+/// not aligned alike there are no vectors.
 struct ShardCut {
-  int64_t n, head, groups;
+  int64_t n, head, vectors;
 };
 
 /// The cut for tensors that all start at the same element of arrays aligned to 16 bytes, as parts of one shard do.
 ShardCut cut_shard(int64_t n, std::initializer_list<Tensor> tensors) {
   for (int64_t head = 0; head < kElements && head <= n; ++head) {
     const bool aligned = std::all_of(tensors.begin(), tensors.end(), [&](const Tensor& t) {
-      return !t || (reinterpret_cast<std::uintptr_t>(t.data) + head * dtype_size(t.dtype)) % 16 == 0;
+      const int64_t size = dtype_size(t.dtype), boundary = std::min<int64_t>(16, kElements * size);
+      return !t || (static_cast<int64_t>(reinterpret_cast<std::uintptr_t>(t.data)) + head * size) % boundary == 0;
     });
     if (aligned) return {n, head, (n - head) / kElements};
   }
   return {n, n, 0};
 }
 
-/// body.template run<N>(i) for elements i .. i + N, over the whole cut.
+/// A Body has `template <int N> struct Loaded`, load<N>(i) and store<N>(i, loaded) for elements i .. i + N; here for
+/// the whole cut.
 template <class Body>
-__device__ void for_each_group(const ShardCut& cut, const Body& body) {
+__device__ void for_each_vector(const ShardCut& cut, const Body& body) {
   const int64_t first = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   const int64_t step = static_cast<int64_t>(gridDim.x) * kThreads;
-  for (int64_t g = first; g < cut.groups; g += step) body.template run<kElements>(cut.head + g * kElements);
-  for (int64_t i = first; i < cut.head; i += step) body.template run<1>(i);
-  for (int64_t i = cut.head + cut.groups * kElements + first; i < cut.n; i += step) body.template run<1>(i);
+  for (int64_t v = first; v < cut.vectors; v += kAhead * step) {
+    typename Body::template Loaded<kElements> ahead[kAhead];
+#pragma unroll
+    for (int a = 0; a < kAhead; ++a)
+      if (v + a * step < cut.vectors) ahead[a] = body.template load<kElements>(cut.head + (v + a * step) * kElements);
+#pragma unroll
+    for (int a = 0; a < kAhead; ++a)
+      if (v + a * step < cut.vectors) body.template store<kElements>(cut.head + (v + a * step) * kElements, ahead[a]);
+  }
+  const auto one = [&](int64_t i) { body.template store<1>(i, body.template load<1>(i)); };
+  for (int64_t i = first; i < cut.head; i += step) one(i);
+  for (int64_t i = cut.head + cut.vectors * kElements + first; i < cut.n; i += step) one(i);
 }
 
 /// Few blocks, so that what a block computes once (AdamW's powers) is cheap.
 unsigned shard_blocks(const Context& ctx, const ShardCut& cut) {
-  const int64_t threads = cut.groups > 0 ? cut.groups : cut.n;
+  const int64_t threads = cut.vectors > 0 ? cut.vectors : cut.n;
   return grid_size(std::clamp<int64_t>(ceil_div(threads, kThreads), 1, 8 * sm_count(ctx)));
 }
 
@@ -215,15 +227,24 @@ struct Update {
   int64_t first_index;
 
   template <int N>
-  __device__ void run(int64_t i) const {
+  struct Loaded {
     float weights[N], grads[N], ms[N], vs[N];
-    master.template load<N>(i, weights);
-    load_vector<N>(grad + i, grads);
-    m.template load<N>(i, ms);
-    v.template load<N>(i, vs);
+  };
+  template <int N>
+  __device__ Loaded<N> load(int64_t i) const {
+    Loaded<N> x;
+    master.template load<N>(i, x.weights);
+    load_vector<N>(grad + i, x.grads);
+    m.template load<N>(i, x.ms);
+    v.template load<N>(i, x.vs);
+    return x;
+  }
+  template <int N>
+  __device__ void store(int64_t i, const Loaded<N>& x) const {
+    float weights[N], ms[N], vs[N];
 #pragma unroll
     for (int j = 0; j < N; ++j) {
-      const Updated<float> updated = rule(weights[j], grads[j], ms[j], vs[j]);
+      const Updated<float> updated = rule(x.weights[j], x.grads[j], x.ms[j], x.vs[j]);
       weights[j] = updated.weight;
       ms[j] = updated.m;
       vs[j] = updated.v;
@@ -244,8 +265,8 @@ __global__ void __launch_bounds__(kThreads) update_kernel(Args args, Master mast
   if (threadIdx.x == 0) rule = Rule(args, state);
   __syncthreads();
   const auto* grad = static_cast<const float*>(args.shard.grad.data);
-  for_each_group(cut, Update<Rule, Master, M, V>{rule, master, m, v, grad,
-                                                 rounding_stream(args.rounding_key, state.updates), args.first_index});
+  for_each_vector(cut, Update<Rule, Master, M, V>{rule, master, m, v, grad,
+                                                  rounding_stream(args.rounding_key, state.updates), args.first_index});
 }
 
 template <class Rule, class Args, class Master, class M, class V>
@@ -263,12 +284,20 @@ struct Read {
   Master master;
   Out* out;
   template <int N>
-  __device__ void run(int64_t i) const {
+  struct Loaded {
     float x[N];
+  };
+  template <int N>
+  __device__ Loaded<N> load(int64_t i) const {
+    Loaded<N> loaded;
+    master.template load<N>(i, loaded.x);
+    return loaded;
+  }
+  template <int N>
+  __device__ void store(int64_t i, const Loaded<N>& loaded) const {
     Widened<Out> y[N];
-    master.template load<N>(i, x);
 #pragma unroll
-    for (int j = 0; j < N; ++j) y[j] = x[j];
+    for (int j = 0; j < N; ++j) y[j] = loaded.x[j];
     store_vector<N>(out + i, y);
   }
 };
@@ -278,10 +307,16 @@ struct Write {
   Master master;
   const In* in;
   template <int N>
-  __device__ void run(int64_t i) const {
+  using Loaded = Packed<In, N>;
+  template <int N>
+  __device__ Loaded<N> load(int64_t i) const {
+    return Loaded<N>::load(in + i);
+  }
+  template <int N>
+  __device__ void store(int64_t i, const Loaded<N>& loaded) const {
     Widened<In> x[N];
     float y[N];
-    load_vector<N>(in + i, x);
+    loaded.unpack(x);
 #pragma unroll
     for (int j = 0; j < N; ++j) y[j] = static_cast<float>(x[j]);
     master.template store<N>(i, y);
@@ -290,7 +325,7 @@ struct Write {
 
 template <class Body>
 __global__ void __launch_bounds__(kThreads) exact_values_kernel(Body body, ShardCut cut) {
-  for_each_group(cut, body);
+  for_each_vector(cut, body);
 }
 
 template <class Body>

@@ -9,13 +9,13 @@ namespace {
 
 // ---- column sums --------------------------------------------------------------------------------------------------
 constexpr int kColumnWarps = 8;
+constexpr int kRowsAhead = 4;  // of a warp: read before the first is added
 
 /// partials[part][c] = sum over the part's rows of dy[row][c]. A block takes 32 * N columns; its warps take rows in
 /// turn.
 template <class T, int N>
 __global__ void __launch_bounds__(kColumnWarps* kWarp)
     column_sums_kernel(View<T> dy, int64_t rows, int64_t cols, int64_t rows_per_part, float* partials) {
-  constexpr int kAhead = 4;  // rows read before the first is added
   __shared__ float sums[kColumnWarps][kWarp * N];
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const int64_t col = (static_cast<int64_t>(blockIdx.x) * kWarp + lane) * N;
@@ -24,12 +24,12 @@ __global__ void __launch_bounds__(kColumnWarps* kWarp)
   float total[N] = {};
   if (col < cols) {
     int64_t row = part * rows_per_part + warp;
-    for (; row + (kAhead - 1) * kColumnWarps < end; row += kAhead * kColumnWarps) {
-      Packed<T, N> ahead[kAhead];
+    for (; row + (kRowsAhead - 1) * kColumnWarps < end; row += kRowsAhead * kColumnWarps) {
+      Packed<T, N> ahead[kRowsAhead];
 #pragma unroll
-      for (int i = 0; i < kAhead; ++i) ahead[i] = Packed<T, N>::load(dy.at(row + i * kColumnWarps, col));
+      for (int i = 0; i < kRowsAhead; ++i) ahead[i] = Packed<T, N>::load(dy.at(row + i * kColumnWarps, col));
 #pragma unroll
-      for (int i = 0; i < kAhead; ++i) {
+      for (int i = 0; i < kRowsAhead; ++i) {
         float x[N];
         ahead[i].unpack(x);
 #pragma unroll
@@ -60,8 +60,8 @@ void column_sums(const Context& ctx, const BiasBackwardArgs& args, float* dbias)
   const int64_t rows = args.dy.rows, cols = args.dy.cols;
   const int64_t tiles = ceil_div(cols, kWarp * N);
   const int64_t wanted = std::max<int64_t>(1, 8 * sm_count(ctx) / tiles);
-  const int64_t parts_wanted = std::min({wanted, ceil_div(rows, 4 * kColumnWarps), int64_t{65535}});
-  const int64_t rows_per_part = ceil_div(rows, parts_wanted);
+  constexpr int64_t kRound = kColumnWarps * kRowsAhead;  // whole rounds: rows that are left over are read one by one
+  const int64_t rows_per_part = ceil_div(ceil_div(rows, std::min<int64_t>(wanted, 65535)), kRound) * kRound;
   const int64_t parts = ceil_div(rows, rows_per_part);
   auto* partials = static_cast<float*>(workspace(ctx, parts * cols * 4, "bias_backward"));
   const dim3 grid(grid_size(tiles), grid_size(parts));

@@ -41,11 +41,10 @@ __global__ void __launch_bounds__(256) rope_kernel(Rope<T> p) {
   }
   float cosine[N], sine[N];
   const float* angles = p.table.at(p.positions[token], 0);
+  load_vector<N>(angles + i, cosine);
+  load_vector<N>(angles + p.half + i, sine);
 #pragma unroll
-  for (int j = 0; j < N; ++j) {
-    cosine[j] = angles[i + j];
-    sine[j] = p.direction * angles[p.half + i + j];
-  }
+  for (int j = 0; j < N; ++j) sine[j] *= p.direction;
 #pragma unroll
   for (int h = 0; h < kHeadsAtOnce; ++h) {
     if (first_head + h >= p.heads) break;
@@ -90,7 +89,7 @@ void rope(const Context& ctx, const RopeArgs& args) {
                     static_cast<int>(args.heads), static_cast<int>(head_dim),
                     static_cast<int>(half),       args.inverse ? -1.0f : 1.0f};
     constexpr int N = kVector<T>;
-    const bool aligned = aligned16(args.x);
+    const bool aligned = all_aligned16(args.x, args.cos_sin);
     if (aligned && half % N == 0 && head_dim % N == 0)
       launch<T, N>(ctx, p);
     else if (aligned && half % (N / 2) == 0 && head_dim % (N / 2) == 0)  // 12 of 96 elements, say

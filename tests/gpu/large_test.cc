@@ -27,7 +27,7 @@ class Large {
     std::vector<Bfloat16> pattern(kPattern);
     for (std::int64_t i = 0; i < kPattern; ++i)
       pattern[static_cast<std::size_t>(i)] = Bfloat16(uniform_at(3, static_cast<std::uint64_t>(i)) * 4 - 2);
-    copy_to_device(gpu_context(), memory_.get(), pattern.data(), kPattern * 2);
+    copy_to_device(gpu_context(), memory_.get(), pattern.data(), std::min(kPattern, rows * cols) * 2);
     for (std::int64_t done = kPattern; done < rows * cols; done *= 2)
       copy(gpu_context(), static_cast<char*>(memory_.get()) + done * 2, memory_.get(),
            std::min(done, rows * cols - done) * 2);
