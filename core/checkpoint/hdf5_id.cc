@@ -2,6 +2,8 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <bit>
 
@@ -57,6 +59,8 @@ Hdf5Id create_hdf5(const std::string& path) {
   check_hdf5(H5Pset_libver_bounds(access.get(), H5F_LIBVER_V110, H5F_LIBVER_V110), path);
   check_hdf5(H5Pset_file_locking(access.get(), false, true), path);
   check_hdf5(H5Pset_fclose_degree(access.get(), H5F_CLOSE_STRONG), path);
+  // Without a sieve buffer every write is on its way, or has failed, when H5Dwrite returns.
+  check_hdf5(H5Pset_sieve_buf_size(access.get(), 0), path);
   return Hdf5Id(H5Fcreate(path.c_str(), H5F_ACC_EXCL, H5P_DEFAULT, access.get()), H5Fclose, path);
 }
 
@@ -82,7 +86,20 @@ QuietHdf5::~QuietHdf5() {
 NewHdf5File::NewHdf5File(const std::string& path)
     : path_(path), file_(create_hdf5(path)), descriptor_(path, O_RDONLY) {}
 
+NewHdf5File::~NewHdf5File() {
+  if (file_.get() < 0) return;
+  // A close that fails (there is no room for what HDF5 still holds back) leaves an identifier of a file that is gone,
+  // and HDF5 crashes on it when the process ends. So it gets a file in memory to close: that does not fail.
+  void* handle = nullptr;
+  if (H5Fget_vfd_handle(file_.get(), H5P_DEFAULT, &handle) < 0) return;
+  const int memory = ::memfd_create("discarded", MFD_CLOEXEC);
+  if (memory < 0) return;
+  ::dup2(memory, *static_cast<int*>(handle));
+  ::close(memory);
+}
+
 const FileDescriptor& NewHdf5File::finish() {
+  check_hdf5(H5Fflush(file_.get(), H5F_SCOPE_GLOBAL), path_);  // may fail; the close then has nothing left to write
   check_hdf5(file_.reset(), path_);
   descriptor_.sync();
   return descriptor_;

@@ -62,6 +62,10 @@ class QuietHdf5 {
 class NewHdf5File {
  public:
   explicit NewHdf5File(const std::string& path);
+  /// Before finish(): gives the file up, whatever state the disk is in.
+  ~NewHdf5File();
+  NewHdf5File(const NewHdf5File&) = delete;
+  NewHdf5File& operator=(const NewHdf5File&) = delete;
 
   hid_t get() const { return file_.get(); }
   /// Closes the HDF5 file and waits until it is on the disk; returns the plain file. Throws IoError.

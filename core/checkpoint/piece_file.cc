@@ -109,14 +109,15 @@ void PieceFile::append(const Piece& piece, const Box& box, const void* data) {
 
   const Hdf5Id type = stored_type(piece.dtype);
   const Hdf5Id space = space_of(piece.global.dims, box.rows, box.cols, path_);
-  const Hdf5Id dataset(H5Dcreate2(file_.get(), stored.dataset.c_str(), type.get(), space.get(), links_.get(),
-                                  layout_.get(), H5P_DEFAULT),
-                       H5Dclose, path_);
+  Hdf5Id dataset(H5Dcreate2(file_.get(), stored.dataset.c_str(), type.get(), space.get(), links_.get(), layout_.get(),
+                            H5P_DEFAULT),
+                 H5Dclose, path_);
   add_box(dataset.get(), box, path_);
   add_checksum(dataset.get(), stored.checksum, path_);
   check_hdf5(H5Dwrite(dataset.get(), type.get(), H5S_ALL, H5S_ALL, H5P_DEFAULT, data), path_);
   const haddr_t address = H5Dget_offset(dataset.get());
   if (address == HADDR_UNDEF) fail_hdf5(path_);
+  check_hdf5(dataset.reset(), path_);
   stored.offset = static_cast<std::int64_t>(address);
   extents_.push_back({stored.offset, stored.bytes});
   tensor.pieces.push_back(std::move(stored));

@@ -9,7 +9,7 @@
 #include <filesystem>
 #include <optional>
 #include <random>
-#include <regex>
+#include <string_view>
 
 #include "core/checkpoint/file_io.h"
 
@@ -26,14 +26,23 @@ struct Entry {
   std::string published_name;  // the name it has, had or would get
 };
 
+bool is_step_name(std::string_view name) {
+  return name.size() >= 13 && name.starts_with("step_") &&
+         name.find_first_not_of("0123456789", 5) == std::string_view::npos;
+}
+
 std::optional<Entry> entry_of(const std::string& name) {
-  static const std::regex published("step_[0-9]{8,}");
-  static const std::regex hidden("\\.(step_[0-9]{8,}|latest)\\.(tmp|old)-[0-9a-f]{16}");
-  std::smatch parts;
-  if (std::regex_match(name, published)) return Entry{name, Role::published, name};
-  if (!std::regex_match(name, parts, hidden)) return std::nullopt;
-  if (parts[1] == "latest") return Entry{name, Role::latest_temporary, ""};
-  return Entry{name, parts[2] == "tmp" ? Role::temporary : Role::replaced, parts[1]};
+  if (is_step_name(name)) return Entry{name, Role::published, name};
+  constexpr std::size_t kTail = 5 + 16;  // ".tmp-" and 16 digits
+  if (!name.starts_with('.') || name.size() <= 1 + kTail) return std::nullopt;
+  const std::string base = name.substr(1, name.size() - 1 - kTail);
+  const std::string_view tail = std::string_view(name).substr(1 + base.size());
+  if (tail.find_first_not_of("0123456789abcdef", 5) != std::string_view::npos) return std::nullopt;
+  const bool temporary = tail.starts_with(".tmp-");
+  if (!temporary && !tail.starts_with(".old-")) return std::nullopt;
+  if (base == "latest" && temporary) return Entry{name, Role::latest_temporary, ""};
+  if (!is_step_name(base)) return std::nullopt;
+  return Entry{name, temporary ? Role::temporary : Role::replaced, base};
 }
 
 std::vector<Entry> entries_of(const std::string& save_dir) {
