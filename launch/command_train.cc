@@ -47,6 +47,7 @@ ExitCode command_train(const ConfigOptions& options, Bootstrap& bootstrap) {
          bootstrap.size());
   Context ctx = device.context();
   ctx.deterministic = config.train.deterministic;
+  ctx.attention = config.train.attention;
   RankRow identity;
   identity.rank = bootstrap.rank();
   identity.host = bootstrap.host();

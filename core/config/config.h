@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "core/runtime/context.h"
+
 namespace trainer {
 
 /// What a value must satisfy, besides its type.
@@ -58,6 +60,7 @@ TRAINER_ENUM_NAMES(OptimizerName, "adamw", "sgd");
 TRAINER_ENUM_NAMES(ScheduleName, "constant", "linear", "cosine", "wsd", "inverse_sqrt");
 TRAINER_ENUM_NAMES(RecomputeMode, "none", "selective", "full");
 TRAINER_ENUM_NAMES(DeviceChoice, "auto", "cpu", "cuda");
+TRAINER_ENUM_NAMES(AttentionChoice, "auto", "cudnn", "builtin");
 TRAINER_ENUM_NAMES(ProgressMode, "auto", "on", "off");
 TRAINER_ENUM_NAMES(DataFormat, "auto", "hdf5", "bin_uint16", "bin_uint32");
 #undef TRAINER_ENUM_NAMES
@@ -161,6 +164,7 @@ struct TrainConfig {
   std::int64_t seed = 1234;
   double z_loss = 0.0;
   DeviceChoice device = DeviceChoice::automatic;
+  AttentionChoice attention = AttentionChoice::automatic;
   bool deterministic = true;
   std::string output_dir = "runs/default";
 
@@ -180,6 +184,10 @@ struct TrainConfig {
           "Coefficient of the squared log-partition added to each token's loss; 0: off.");
     v.key("device", device, any_value,
           "auto takes the GPU where there is one and this build has CUDA, the CPU otherwise.");
+    v.key(
+        "attention", attention, any_value,
+        "Attention on the GPU: cudnn is cuDNN's (sm_80 and newer, without dropout on probabilities), builtin our own; "
+        "auto takes cuDNN's where it can.");
     v.key("deterministic", deterministic, any_value,
           "Same configuration on the same machine gives bit-identical losses.");
     v.key("output_dir", output_dir, any_value, "The run folder: resolved configuration, metrics, logs, checkpoints.");

@@ -46,6 +46,7 @@ class Checker {
     heads();
     positions();
     activation();
+    attention();
     tensor_parallel();
     ranks();
     batch();
@@ -143,6 +144,14 @@ class Checker {
             "multiple of 64)",
             llama, hidden);
     }
+  }
+
+  void attention() {
+    if (config_.train.attention != AttentionChoice::cudnn || config_.model.attention_dropout == 0) return;
+    fault({"train.attention", "model.attention_dropout"},
+          "cuDNN's attention has no dropout on probabilities, and attention_dropout is {}; right would be builtin or "
+          "auto, or attention_dropout 0",
+          config_.model.attention_dropout);
   }
 
   bool splits(std::int64_t tp) const {

@@ -12,6 +12,9 @@ struct Device {
   int index = 0;  // CUDA device ordinal of this process
 };
 
+/// Which attention kernels serve a CUDA context. automatic: cuDNN's where they can, ours otherwise.
+enum class AttentionChoice : std::uint8_t { automatic, cudnn, builtin };
+
 /// Library handles and what was learnt about the card: kernels/cuda/backend.h; made by make_cuda_backend.
 struct CudaBackend;
 
@@ -25,6 +28,7 @@ struct Context {
   std::int64_t workspace_bytes = 0;
   CudaBackend* backend = nullptr;
   bool deterministic = true;  // the same bits from run to run, also where that is slower
+  AttentionChoice attention = AttentionChoice::automatic;
 };
 
 }  // namespace trainer

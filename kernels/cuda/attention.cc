@@ -1,22 +1,51 @@
-// Which attention serves a call: cuDNN's where it can, our own otherwise.
+// Which attention serves a call. Automatic: cuDNN's where it can, our flash attention where that can, and the plain
+// kernels for the rest (float32, other head sizes, unaligned rows).
 #include "kernels/cuda/attention_cudnn.h"
+#include "kernels/cuda/attention_flash.h"
 #include "kernels/cuda/attention_plain.h"
 #include "kernels/ops.h"
 
 namespace trainer::ops::cuda {
+namespace {
+
+enum class Kernels { cudnn, flash, plain };
+
+template <class Args>
+Kernels kernels_for(const Context& ctx, const Args& args) {
+  if (ctx.attention != AttentionChoice::builtin) {
+    if (cudnn_attention_fits(ctx, args.shape, args.q, args.q_starts, args.k)) return Kernels::cudnn;
+    if (ctx.attention == AttentionChoice::cudnn)
+      fail(ExitCode::config,
+           "train.attention: cudnn does not serve {} with heads of {} on this card and build; right would be auto or "
+           "builtin, or on sm_80 and newer, in a build with cuDNN, bf16 or fp16 with a head_dim of at most 128 that "
+           "divides by 8",
+           dtype_name(args.q.dtype), args.shape.head_dim);
+  }
+  return flash_attention_fits(ctx, args) ? Kernels::flash : Kernels::plain;
+}
+
+}  // namespace
 
 void attention_forward(const Context& ctx, const AttentionForwardArgs& args) {
-  if (cudnn_attention_fits(ctx, args.shape, args.q, args.q_starts, args.k))
-    cudnn_attention_forward(ctx, args);
-  else
-    plain_attention_forward(ctx, args);
+  switch (kernels_for(ctx, args)) {
+    case Kernels::cudnn:
+      return cudnn_attention_forward(ctx, args);
+    case Kernels::flash:
+      return flash_attention_forward(ctx, args);
+    case Kernels::plain:
+      return plain_attention_forward(ctx, args);
+  }
 }
 
 void attention_backward(const Context& ctx, const AttentionBackwardArgs& args) {
-  if (cudnn_attention_fits(ctx, args.shape, args.q, args.q_starts, args.k))
-    cudnn_attention_backward(ctx, args);
-  else
-    plain_attention_backward(ctx, args);
+  switch (kernels_for(ctx, args)) {
+    case Kernels::cudnn:
+      return cudnn_attention_backward(ctx, args);
+    case Kernels::flash:
+      return flash_attention_backward(ctx, args);
+    case Kernels::plain:
+      return plain_attention_backward(ctx, args);
+  }
 }
 
 }  // namespace trainer::ops::cuda

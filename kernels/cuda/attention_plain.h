@@ -1,5 +1,4 @@
 // Attention in float32 arithmetic as it is defined: the reference on the card, and for what no fast kernel takes.
-// second opinion on the fast one.
 #pragma once
 #include "kernels/ops.h"
 

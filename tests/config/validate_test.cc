@@ -272,6 +272,27 @@ const std::vector<Case> cases = {
      },
      0, ""},
 
+    {"cudnn_with_dropout",
+     [](Config& c) {
+       c.train.attention = AttentionChoice::cudnn;
+       c.model.attention_dropout = 0.1;
+     },
+     0,
+     "train.attention: cuDNN's attention has no dropout on probabilities, and attention_dropout is 0.1; right would be "
+     "builtin or auto, or attention_dropout 0"},
+    {"cudnn_with_hidden_dropout",
+     [](Config& c) {
+       c.train.attention = AttentionChoice::cudnn;
+       c.model.hidden_dropout = 0.1;
+     },
+     0, ""},
+    {"builtin_with_dropout",
+     [](Config& c) {
+       c.train.attention = AttentionChoice::builtin;
+       c.model.attention_dropout = 0.1;
+     },
+     0, ""},
+
     {"float64_on_the_gpu",
      [](Config& c) {
        c.precision.dtype = Precision::float64;

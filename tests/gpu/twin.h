@@ -50,6 +50,15 @@ class Twin {
     return *this;
   }
 
+  /// compare() takes the largest element to be at least this: for results that are zero but for rounding.
+  Twin& at_least(double size) {
+    least_ = size;
+    return *this;
+  }
+
+  const std::string& name() const { return name_; }
+  std::int64_t rows() const { return rows_; }
+  std::int64_t cols() const { return cols_; }
   double initial(std::int64_t row, std::int64_t col) const { return get(initial_, row, col); }
   double on_cpu(std::int64_t row, std::int64_t col) const { return get(cpu_, row, col); }
   double on_gpu(std::int64_t row, std::int64_t col) const { return get(gpu_, row, col); }
@@ -69,7 +78,7 @@ class Twin {
   Dtype dtype_;
   std::int64_t rows_, cols_, stride_, first_col_;
   bool exact_ = false;
-  double looseness_ = 1.0;
+  double looseness_ = 1.0, least_ = 0.0;
   Bytes initial_, gpu_, before_;
   mutable Bytes cpu_;
   std::shared_ptr<void> device_;

@@ -1,0 +1,151 @@
+// Speed of the attention kernels, in TFLOP/s with the causal half counted: 2 B H T^2 D forward, 2.5 times that
+// backward. Only with TRAINER_GPU_BENCH=1.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+
+#include "core/runtime/rng.h"
+#include "kernels/cuda/attention_cudnn.h"
+#include "kernels/cuda/attention_flash.h"
+#include "kernels/cuda/attention_plain.h"
+#include "tests/gpu/twin.h"
+
+namespace trainer::testing {
+namespace {
+
+struct Shape {
+  std::int64_t sequences, seq, heads, kv_heads, head_dim;
+};
+
+/// bf16 tensors of one shape on the card, normal random numbers; q, k and v are views of one buffer.
+class Layer {
+ public:
+  explicit Layer(const Shape& s) : shape_(s) {
+    const std::int64_t n = s.sequences * s.seq, width = s.heads * s.head_dim, kv_width = s.kv_heads * s.head_dim;
+    const Tensor qkv = make(Dtype::bf16, n, width + 2 * kv_width), dqkv = make(Dtype::bf16, n, width + 2 * kv_width);
+    const Tensor starts = make(Dtype::i32, 1, s.sequences + 1);
+    std::vector<std::int32_t> host;
+    for (std::int64_t b = 0; b <= s.sequences; ++b) host.push_back(static_cast<std::int32_t>(b * s.seq));
+    copy_to_device(gpu_context(), starts.data, host.data(), starts.bytes());
+    backward = {.shape = {.heads = s.heads,
+                          .kv_heads = s.kv_heads,
+                          .head_dim = s.head_dim,
+                          .scale = 1 / std::sqrt(static_cast<double>(s.head_dim)),
+                          .max_seq = s.seq,
+                          .total_heads = s.heads},
+                .q = qkv.col_range(0, width),
+                .k = qkv.col_range(width, kv_width),
+                .v = qkv.col_range(width + kv_width, kv_width),
+                .q_starts = starts,
+                .kv_starts = starts,
+                .out = make(Dtype::bf16, n, width),
+                .lse = make(Dtype::f32, 1, n * s.heads),
+                .dout = make(Dtype::bf16, n, width),
+                .dq = dqkv.col_range(0, width),
+                .dk = dqkv.col_range(width, kv_width),
+                .dv = dqkv.col_range(width + kv_width, kv_width)};
+    forward = {.shape = backward.shape,
+               .q = backward.q,
+               .k = backward.k,
+               .v = backward.v,
+               .q_starts = starts,
+               .kv_starts = starts,
+               .out = backward.out,
+               .lse = backward.lse};
+    randomise(qkv, 1);
+    randomise(backward.dout, 2);
+    synchronize(gpu_context());
+  }
+
+  double forward_flops() const {
+    return 2.0 * static_cast<double>(shape_.sequences * shape_.heads * shape_.seq * shape_.seq * shape_.head_dim);
+  }
+
+  ops::AttentionForwardArgs forward;
+  ops::AttentionBackwardArgs backward;
+
+ private:
+  Tensor make(Dtype dtype, std::int64_t rows, std::int64_t cols) {
+    memory_.push_back(allocate(gpu_context().device, rows * cols * dtype_size(dtype), "a benchmark"));
+    return {memory_.back().get(), dtype, rows, cols, cols};
+  }
+  /// A million numbers over and over.
+  void randomise(const Tensor& tensor, std::uint64_t key) {
+    std::vector<Bfloat16> pattern(std::size_t{1} << 20);
+    for (std::size_t i = 0; i < pattern.size(); ++i) pattern[i] = Bfloat16(static_cast<float>(normal_at(key, i)));
+    const auto period = static_cast<std::int64_t>(pattern.size() * sizeof(Bfloat16));
+    for (std::int64_t done = 0; done < tensor.bytes(); done += period)
+      copy_to_device(gpu_context(), static_cast<char*>(tensor.data) + done, pattern.data(),
+                     std::min(period, tensor.bytes() - done));
+    synchronize(gpu_context());
+  }
+
+  Shape shape_;
+  std::vector<std::shared_ptr<void>> memory_;
+};
+
+/// Median time of a call. Its tensors are larger than the cache, or stay there in training, too.
+template <class Call>
+double median_ms(const Call& call) {
+  constexpr int kRuns = 15;
+  const Context& ctx = gpu_context();
+  for (int i = 0; i < 3; ++i) call();
+  std::vector<Event> marks;
+  for (int i = 0; i <= kRuns; ++i) {
+    marks.emplace_back(ctx.device);
+    marks.back().record(ctx);
+    if (i < kRuns) call();
+  }
+  synchronize(ctx);
+  std::vector<double> times;
+  for (std::size_t i = 0; i < kRuns; ++i) times.push_back(marks[i + 1].milliseconds_since(marks[i]));
+  std::sort(times.begin(), times.end());
+  return times[kRuns / 2];
+}
+
+template <class Forward, class Backward>
+void print_row(const Shape& s, const char* name, double flops, const Forward& forward, const Backward& backward) {
+  const double forward_ms = median_ms(forward), backward_ms = median_ms(backward);
+  fmt::print("{:>3} {:>5} {:>3} {:>3} {:>4}  {:<22}{:>9.3f} ms{:>9.1f} TFLOP/s{:>9.3f} ms{:>9.1f} TFLOP/s\n",
+             s.sequences, s.seq, s.heads, s.kv_heads, s.head_dim, name, forward_ms, flops / forward_ms / 1e9,
+             backward_ms, 2.5 * flops / backward_ms / 1e9);
+}
+
+TEST(GpuAttentionBench, Table) {
+  TRAINER_REQUIRE_GPU();
+  if (std::getenv("TRAINER_GPU_BENCH") == nullptr) GTEST_SKIP() << "only with TRAINER_GPU_BENCH=1";
+  fmt::print("  B     T   H   K    D  {:<22}{:>24}{:>24}\n", "", "forward", "backward");
+  for (const Shape& s : {Shape{16, 1024, 12, 12, 64}, Shape{4, 4096, 32, 8, 64}, Shape{4, 4096, 24, 8, 128},
+                         Shape{2, 4096, 16, 2, 128}}) {
+    Layer layer(s);
+    for (const bool deterministic : {true, false}) {
+      Context ctx = gpu_context();
+      ctx.deterministic = deterministic;
+      if (!ops::cuda::cudnn_attention_fits(ctx, layer.forward.shape, layer.forward.q, layer.forward.q_starts,
+                                           layer.forward.k))
+        continue;
+      print_row(
+          s, deterministic ? "cuDNN, deterministic" : "cuDNN", layer.forward_flops(),
+          [&] { ops::cuda::cudnn_attention_forward(ctx, layer.forward); },
+          [&] { ops::cuda::cudnn_attention_backward(ctx, layer.backward); });
+    }
+    for (const double dropout : {0.0, 0.1}) {
+      layer.forward.shape.dropout = layer.backward.shape.dropout = {.p = dropout, .key = 7};
+      print_row(
+          s, dropout > 0 ? "builtin, dropout 0.1" : "builtin", layer.forward_flops(),
+          [&] { ops::cuda::flash_attention_forward(gpu_context(), layer.forward); },
+          [&] { ops::cuda::flash_attention_backward(gpu_context(), layer.backward); });
+    }
+    if (s.head_dim == 64 && s.seq == 1024) {
+      layer.forward.shape.dropout = layer.backward.shape.dropout = {};
+      print_row(
+          s, "plain", layer.forward_flops(), [&] { ops::cuda::plain_attention_forward(gpu_context(), layer.forward); },
+          [&] { ops::cuda::plain_attention_backward(gpu_context(), layer.backward); });
+    }
+  }
+}
+
+}  // namespace
+}  // namespace trainer::testing
