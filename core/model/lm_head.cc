@@ -7,13 +7,17 @@
 namespace trainer {
 namespace {
 
-/// Bytes of logits that exist at a time: large enough for an efficient GEMM, small beside the rest.
-constexpr std::int64_t kLogitsBytes = std::int64_t{512} << 20;
+/// Bytes of logits that exist at a time. Each chunk reads and writes the whole gradient of the head's weight once more,
+/// so few large ones are better than many small ones.
+constexpr std::int64_t kLogitsBytes = std::int64_t{2} << 30;
 
+/// Tokens of a chunk: all chunks are of one size, but for the last, which may be a little smaller.
 std::int64_t chunk_rows(const ModelShape& shape) {
-  constexpr std::int64_t kRowMultiple = 128;
-  const std::int64_t fitting = kLogitsBytes / (shape.vocab * dtype_size(shape.dtype)) / kRowMultiple * kRowMultiple;
-  return std::min(shape.tokens, std::max(kRowMultiple, fitting));
+  constexpr std::int64_t kRowMultiple = 128;  // whole tiles for the GEMM
+  const std::int64_t bytes = shape.tokens * shape.vocab * dtype_size(shape.dtype);
+  const std::int64_t chunks = (bytes + kLogitsBytes - 1) / kLogitsBytes;
+  const std::int64_t rows = (shape.tokens + chunks - 1) / chunks;
+  return std::min(shape.tokens, (rows + kRowMultiple - 1) / kRowMultiple * kRowMultiple);
 }
 
 }  // namespace
