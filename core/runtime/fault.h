@@ -3,7 +3,7 @@
 // Keys: rank (default: every rank), step (default: every step), site (required), action (required), tensor (poison
 // only). Actions: throw, exit:CODE, kill (SIGKILL), stop (SIGSTOP), sleep:SECONDS, inf and nan (poison the named
 // gradient tensor), count (the next collective is entered with a wrong element count), overflow is `inf` without a
-// tensor: the first one. Sites: step, forward, backward, gradients, optimizer, evaluate, save.begin, save.write,
+// tensor: the first one. Sites: step, forward, gradients, optimizer, evaluate, save.begin, save.write,
 // save.publish, load, collective.
 #pragma once
 #include <cstdint>
