@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <exception>
+#include <numeric>
 #include <thread>
 #include <utility>
 
@@ -63,8 +64,8 @@ MpiExchange::MpiExchange(MPI_Comm comm, const std::string& name, std::shared_ptr
   MPI_Group group = MPI_GROUP_NULL, world = MPI_GROUP_NULL;
   MPI_Comm_group(comm_, &group);
   MPI_Comm_group(MPI_COMM_WORLD, &world);
-  std::vector<int> own;
-  for (int r = 0; r < size; ++r) own.push_back(r);
+  std::vector<int> own(static_cast<std::size_t>(size));
+  std::iota(own.begin(), own.end(), 0);
   world_ranks_.resize(own.size());
   check_mpi(MPI_Group_translate_ranks(group, size, own.data(), world, world_ranks_.data()),
             "MPI_Group_translate_ranks");

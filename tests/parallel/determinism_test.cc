@@ -1,8 +1,9 @@
 // The bits of reductions: fixed order, one rounding, the same on every rank and for every way to reduce.
 #include <gtest/gtest.h>
 
+#include <array>
+#include <bit>
 #include <cmath>
-#include <cstring>
 
 #include "core/runtime/rng.h"
 #include "tests/parallel/element_types.h"
@@ -31,7 +32,8 @@ std::vector<T> values(int rank, std::int64_t n) {
 
 template <class T>
 bool same_bits(const T& a, const T& b) {
-  return std::memcmp(&a, &b, sizeof(T)) == 0;
+  using Bytes = std::array<unsigned char, sizeof(T)>;
+  return std::bit_cast<Bytes>(a) == std::bit_cast<Bytes>(b);
 }
 
 template <class T>

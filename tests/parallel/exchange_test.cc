@@ -1,12 +1,10 @@
 // Strings and decisions between hosts, counted traffic, and what a rank hears when the others do something else.
 #include <gtest/gtest.h>
 
-#include <functional>
-#include <thread>
-
 #include "parallel/host_exchange.h"
 #include "parallel/recording_communicator.h"
 #include "tests/parallel/element_types.h"
+#include "tests/parallel/errors.h"
 #include "tests/support/mpi_world.h"
 
 namespace trainer {
@@ -16,7 +14,7 @@ const Context kHost;
 
 TEST(HostExchange, StringsOfEveryLengthReachEveryRank) {
   Communicator& world = test_world();
-  const auto text_of = [](int rank) { return std::string(static_cast<std::size_t>(rank * 900), 'a') + "\0\n"; };
+  const auto text_of = [](int rank) { return std::string(static_cast<std::size_t>(rank * 900), 'a') + '\0' + '\n'; };
   for (int root = 0; root < world.size(); ++root)
     EXPECT_EQ(broadcast_string(world, world.rank() == root ? text_of(root) : "mine", root), text_of(root));
   EXPECT_EQ(broadcast_string(world, "", 0), "");
@@ -62,21 +60,6 @@ TEST(Recording, CountsCallsBytesAndWhatARingSends) {
   EXPECT_EQ(record->of("world", "all_reduce").calls, 0);
 }
 
-/// The message of the error that `call` throws on this rank; empty without one.
-std::string error_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const Error& e) {
-    EXPECT_EQ(e.code(), ExitCode::communication);
-    return e.what();
-  }
-  return "";
-}
-
-void expect_contains(const std::string& text, const std::vector<std::string>& parts) {
-  for (const std::string& part : parts) EXPECT_NE(text.find(part), std::string::npos) << part << " not in: " << text;
-}
-
 TEST(Disagreement, AWrongCountNamesBothCountsAndBothRanks) {
   if (test_world().size() == 1) GTEST_SKIP() << "one rank agrees with itself";
   // Few elements, around the size that travels with the first message, and many.
@@ -111,20 +94,6 @@ TEST(Disagreement, AnotherCollectiveTypeOperationOrRoot) {
   group = new_test_world();
   message = error_of([&] { group->all_reduce(kHost, tensor_of(data), odd ? ReduceOp::max : ReduceOp::sum); });
   expect_contains(message, {"(max)", "(sum)"});
-}
-
-TEST(Timeout, NamesTheCollectiveAndTheRankThatDidNotCome) {
-  if (test_world().size() == 1) GTEST_SKIP() << "one rank waits for nobody";
-  const std::unique_ptr<Communicator> group = new_test_world({.timeout_seconds = 0.5});
-  const std::unique_ptr<Communicator> dp = group->split(0, group->rank(), "dp");
-  const bool late = group->rank() == 1;
-  if (late) std::this_thread::sleep_for(std::chrono::milliseconds(1500));
-  std::vector<double> data(3);
-  const std::string message = error_of([&] { dp->all_reduce(kHost, tensor_of(data), ReduceOp::sum); });
-  if (!late)
-    expect_contains(message, {"all_reduce number 1 of group 'dp' (24 bytes)", "for rank 1 (host",
-                              "longer than comm.timeout_seconds 0.5"});
-  test_world().barrier();
 }
 
 }  // namespace

@@ -172,8 +172,9 @@ std::vector<std::vector<float>> reduced_noise(int zero, Dtype wire, const std::v
 
 TEST(GradSink, ZeroOneHasTheBitsOfZeroZero) {
   const ParamLayout layout(declarations(), {}, 1);
-  std::vector<std::int64_t> lengths;
-  for (int block = 0; block < layout.num_blocks(); ++block) lengths.push_back(layout.numel(block));
+  std::vector<std::int64_t> lengths(static_cast<std::size_t>(layout.num_blocks()));
+  for (int block = 0; block < layout.num_blocks(); ++block)
+    lengths[static_cast<std::size_t>(block)] = layout.numel(block);
   for (const Dtype wire : {Dtype::f32, Dtype::bf16}) {
     const auto replicated = reduced_noise(1, wire, lengths);
     const auto sharded = reduced_noise(test_world().size(), wire, lengths);

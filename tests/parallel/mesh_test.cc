@@ -17,8 +17,8 @@ std::vector<int> members(Communicator& group) {
 }
 
 std::vector<int> every(int first, int stride, int count) {
-  std::vector<int> ranks;
-  for (int i = 0; i < count; ++i) ranks.push_back(first + i * stride);
+  std::vector<int> ranks(static_cast<std::size_t>(count));
+  for (int i = 0; i < count; ++i) ranks[static_cast<std::size_t>(i)] = first + i * stride;
   return ranks;
 }
 
