@@ -2,41 +2,21 @@
 
 #include <utility>
 
-#include "core/config/reader.h"
-#include "core/config/resolve.h"
 #include "core/runtime/log.h"
 #include "core/train/stop_signal.h"
 #include "core/train/trainer.h"
 #include "launch/bootstrap.h"
 #include "launch/commands.h"
 #include "launch/rank_device.h"
-#include "parallel/host_exchange.h"
+#include "launch/read_config.h"
 
 namespace trainer {
-namespace {
-
-/// Rank 0 reads the configuration and all ranks get its resolved text, so that no rank can see another file.
-Config shared_config(const ConfigOptions& options, const Bootstrap& bootstrap, Communicator& world) {
-  std::string text;
-  if (bootstrap.rank() == 0) {
-    Config config = read_config({.files = options.files,
-                                 .sets = options.sets,
-                                 .environment = config_environment(),
-                                 .world_size = bootstrap.size()});
-    resolve_defaults(config, bootstrap.size());
-    text = resolved_yaml(config);
-  }
-  return config_from_yaml(broadcast_string(world, text, 0), "the configuration of rank 0");
-}
-
-}  // namespace
-
 ExitCode command_train(const ConfigOptions& options, Bootstrap& bootstrap) {
   const std::atomic<bool>& stop = install_stop_signal();
   FaultPlan fault = FaultPlan::from_environment();
   fault.set_rank(bootstrap.rank());
   std::unique_ptr<Communicator> handshake = bootstrap.world({.fault = &fault, .stop = &stop});
-  const Config config = shared_config(options, bootstrap, *handshake);
+  const Config config = shared_config(options, bootstrap, *handshake, DataUse::train);
   std::unique_ptr<Communicator> world =
       bootstrap.world({.timeout_seconds = config.comm.timeout_seconds, .fault = &fault, .stop = &stop});
 

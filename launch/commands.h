@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "core/runtime/check.h"
+#include "core/train/bench.h"
 #include "data/prepare.h"
 
 namespace trainer {
@@ -12,6 +13,18 @@ class Bootstrap;
 struct ConfigOptions {
   std::vector<std::string> files;
   std::vector<std::string> sets;
+};
+
+struct PlanOptions {
+  ConfigOptions config;
+  int ranks = 0;  // 0: as many as the configuration's parallel sizes need, at least one
+  std::string card;
+};
+
+struct BenchCommandOptions {
+  ConfigOptions config;
+  BenchOptions bench;
+  std::string json;  // file that gets a line; empty: none
 };
 
 struct DataCheckOptions {
@@ -24,6 +37,10 @@ struct DataCheckOptions {
 ExitCode command_train(const ConfigOptions& options, Bootstrap& bootstrap);
 /// `trainer --print-config`: the resolved configuration with the origin of each value.
 ExitCode command_print_config(const ConfigOptions& options, int world_size);
+/// `trainer plan`: the memory of a rank; memory when it does not fit the card that was named.
+ExitCode command_plan(const PlanOptions& options);
+/// `trainer bench`: speed on random tokens, on all ranks of the job.
+ExitCode command_bench(const BenchCommandOptions& options, Bootstrap& bootstrap);
 /// `trainer config docs|schema|keys [SECTION]`
 ExitCode command_config(const std::string& what, const std::string& section);
 /// `trainer data prepare`

@@ -27,6 +27,7 @@ constexpr const char* kIntroduction =
   mpirun -np 4 trainer --config configs/tiny.yaml        four ranks
   trainer --config a.yaml --set optimizer.lr=1e-4        change one key
   trainer --config a.yaml --print-config                 what would run, and where each value comes from
+  trainer plan --config a.yaml --ranks 8 --card h100     memory of a rank, before anything is started
   trainer config keys optimizer                          what can be set, and what it means
 
 A run goes on from its newest checkpoint when it is started again (checkpoint.load: auto).)";
@@ -43,8 +44,10 @@ struct CommandLine {
   std::string config_what, config_section, checkpoint_what, checkpoint_path;
   PrepareOptions prepare;
   DataCheckOptions data_check;
-  CLI::App *train = nullptr, *config_command = nullptr, *data = nullptr, *data_prepare = nullptr,
-           *data_check_command = nullptr, *checkpoint = nullptr;
+  PlanOptions plan_options;
+  BenchCommandOptions bench_options;
+  CLI::App *train = nullptr, *plan = nullptr, *bench = nullptr, *config_command = nullptr, *data = nullptr,
+           *data_prepare = nullptr, *data_check_command = nullptr, *checkpoint = nullptr;
 
   CommandLine() {
     app.footer(kExitCodes);
@@ -53,6 +56,8 @@ struct CommandLine {
     add_config_options(app);
     train = app.add_subcommand("train", "Train (also without this word)");
     add_config_options(*train);
+    add_plan();
+    add_bench();
 
     config_command = app.add_subcommand("config", "What can be configured");
     config_command
@@ -88,12 +93,43 @@ struct CommandLine {
   }
 
   void add_config_options(CLI::App& command) {
-    command.add_option("--config", config.files, "YAML file; several are merged, later ones win");
-    command.add_option("--set", config.sets, "section.key=value; wins over files and TRAINER__SECTION__KEY variables");
+    add_sources(command, config);
     command.add_flag("--print-config", print_config, "Print the resolved configuration and stop");
   }
 
+  void add_plan() {
+    plan = app.add_subcommand("plan", "Memory of a rank by class; needs neither GPU nor data");
+    add_sources(*plan, plan_options.config);
+    plan->add_option("--ranks", plan_options.ranks, "Ranks of the job; default: what the parallel sizes ask for")
+        ->check(CLI::Range(1, 1 << 20));
+    plan->add_option("--card", plan_options.card,
+                     "Exit code 5 unless it fits: h200, h100, a100-80, v100-32 ..., or GiB");
+  }
+
+  void add_bench() {
+    bench = app.add_subcommand("bench", "Speed on random tokens, and where the time of a step goes; needs no data");
+    add_sources(*bench, bench_options.config);
+    BenchOptions& options = bench_options.bench;
+    const CLI::Range count(1, 1 << 20);
+    bench->add_option("--steps", options.steps, "Timed steps")->capture_default_str()->check(count);
+    bench->add_option("--warmup-steps", options.warmup_steps, "Steps before them")->capture_default_str()->check(count);
+    bench->add_option("--profiled-steps", options.profiled_steps, "Steps after them, whose ops are timed")
+        ->capture_default_str()
+        ->check(count);
+    bench->add_option("--floor-seconds", options.floor_seconds, "How long the floor is replayed; 0: not at all")
+        ->capture_default_str()
+        ->check(CLI::NonNegativeNumber);
+    bench->add_option("--json", bench_options.json, "File that gets the result as a line of JSON");
+  }
+
+  static void add_sources(CLI::App& command, ConfigOptions& options) {
+    command.add_option("--config", options.files, "YAML file; several are merged, later ones win");
+    command.add_option("--set", options.sets, "section.key=value; wins over files and TRAINER__SECTION__KEY variables");
+  }
+
   ExitCode run(Bootstrap& bootstrap) {
+    if (*plan) return command_plan(plan_options);
+    if (*bench) return command_bench(bench_options, bootstrap);
     if (*config_command) return command_config(config_what, config_section);
     if (*data_prepare) return command_data_prepare(prepare);
     if (*data_check_command) return command_data_check(data_check);

@@ -19,9 +19,9 @@ Mesh::Mesh(std::unique_ptr<Communicator> world, const MeshShape& shape) : shape_
   const int dp_rank = rank / shape.tp;
   tp_ = world_->split(dp_rank, tp_rank, "tp");
   dp_ = world_->split(tp_rank, dp_rank, "dp");
-  zero_ = dp_->split(dp_rank / shape.zero, dp_rank, "zero");
-  zero_replicas_ = dp_->split(dp_rank % shape.zero, dp_rank, "zero_replicas");
-  kv_replicas_ = tp_->split(tp_rank / shape.kv_replicas, tp_rank, "kv_replicas");
+  zero_ = dp_->split(dp_rank / shape.zero, dp_rank % shape.zero, "zero");
+  zero_replicas_ = dp_->split(dp_rank % shape.zero, dp_rank / shape.zero, "zero_replicas");
+  kv_replicas_ = tp_->split(tp_rank / shape.kv_replicas, tp_rank % shape.kv_replicas, "kv_replicas");
 }
 
 }  // namespace trainer

@@ -398,6 +398,19 @@ struct LoggingConfig {
   }
 };
 
+struct ProfilerConfig {
+  std::int64_t start_step = 10;
+  std::int64_t num_steps = 0;
+
+  template <class V>
+  void describe(V& v) {
+    v.key("start_step", start_step, size_range, "First step of the window, counted from 1.");
+    v.key("num_steps", num_steps, not_negative,
+          "Steps in the window, whose ops each rank writes to output_dir/traces/rank-NNNN.json, in the format of "
+          "Chrome's tracing and Perfetto; 0: off.");
+  }
+};
+
 struct CommConfig {
   double timeout_seconds = 600;
 
@@ -420,6 +433,7 @@ struct Config {
   CheckpointConfig checkpoint;
   EvalConfig eval;
   LoggingConfig logging;
+  ProfilerConfig profiler;
   CommConfig comm;
 
   template <class V>
@@ -438,6 +452,7 @@ struct Config {
     v.section("checkpoint", checkpoint, "Saving and resuming.");
     v.section("eval", eval, "Evaluation during training.");
     v.section("logging", logging, "What is written while training.");
+    v.section("profiler", profiler, "Where the time of a few steps goes.");
     v.section("comm", comm, "Communication between ranks.");
   }
 };

@@ -1,6 +1,7 @@
 #include "core/model/transformer.h"
 
 #include "core/runtime/device.h"
+#include "kernels/op_profiler.h"
 
 namespace trainer {
 namespace {
@@ -71,6 +72,7 @@ ResidualStream Transformer::forward(const Pass& pass, WeightSource& weights, boo
   weights.release(pass.ctx, 0);
   for (std::size_t layer = 0; layer < blocks_.size(); ++layer) {
     const int block = static_cast<int>(layer) + 1;
+    const TraceRange range(pass.ctx, "forward block", block - 1);
     const Block::Saved& saved = saved_[one_slot ? 0 : layer];
     stream = blocks_[layer].forward(pass, acquire(pass, weights, block), shape_, rope_, stream, saved, block_work_);
     weights.release(pass.ctx, block);
@@ -80,6 +82,7 @@ ResidualStream Transformer::forward(const Pass& pass, WeightSource& weights, boo
 
 template <class Use>
 void Transformer::with_head(const Pass& pass, WeightSource& weights, GradSink* sink, const Use& use) const {
+  const TraceRange range(pass.ctx, "head");
   const auto get = [&](int block) {
     return sink != nullptr ? acquire(pass, weights, *sink, block) : acquire(pass, weights, block);
   };
@@ -117,6 +120,7 @@ void Transformer::train(const Pass& pass, WeightSource& weights, GradSink& sink,
   for (int layer = static_cast<int>(blocks_.size()) - 1; layer >= 0; --layer) {
     const int block = layer + 1;
     const auto i = static_cast<std::size_t>(layer);
+    const TraceRange range(pass.ctx, "backward block", layer);
     const BlockParams params = acquire(pass, weights, sink, block);
     recompute(pass, params, layer);
     blocks_[i].backward(pass, params, shape_, rope_, saved_[i], block_work_, d_);

@@ -17,6 +17,8 @@ enum class AttentionChoice : std::uint8_t { automatic, cudnn, builtin };
 
 /// Library handles and what was learnt about the card: kernels/cuda/backend.h; made by make_cuda_backend.
 struct CudaBackend;
+/// Times the ops and keeps their calls: kernels/op_profiler.h.
+class OpProfiler;
 
 /// Cheap to copy; owns nothing (core/runtime/device.h: DeviceContext does). On the CPU only `device` is used.
 struct Context {
@@ -27,8 +29,9 @@ struct Context {
   void* workspace = nullptr;
   std::int64_t workspace_bytes = 0;
   CudaBackend* backend = nullptr;
-  bool deterministic = true;  // the same bits from run to run, also where that is slower
+  bool deterministic = true;       // the same bits from run to run, also where that is slower
   AttentionChoice attention = AttentionChoice::automatic;
+  OpProfiler* profiler = nullptr;  // null, except while something is measured
 };
 
 }  // namespace trainer

@@ -5,33 +5,12 @@
 
 #include "core/config/resolve.h"
 #include "kernels/gemm_choices.h"
+#include "kernels/op_profiler.h"
 #include "optim/update_state.h"
 #include "parallel/host_exchange.h"
+#include "parallel/profiled_communicator.h"
 
 namespace trainer {
-namespace {
-
-Dtype wire_dtype(const Config& config, Dtype accumulator) {
-  return config.precision.grad_reduce_dtype == ReduceDtype::bf16 ? Dtype::bf16 : accumulator;
-}
-
-/// Integers of a micro-batch: ids, targets, positions, sequence starts.
-std::int64_t batch_ints(const ModelShape& shape) {
-  return 3 * shape.tokens + shape.sequences + 1;
-}
-
-}  // namespace
-
-MeshShape mesh_shape(const Config& config) {
-  const ParallelismConfig& parallel = config.parallelism;
-  const auto tp = static_cast<int>(parallel.tensor_parallel_size);
-  const auto kv_heads = static_cast<int>(config.model.num_key_value_heads);
-  return {.tp = tp,
-          .dp = static_cast<int>(parallel.data_parallel_size),
-          .zero = static_cast<int>(zero_size(parallel)),
-          .kv_replicas = std::max(1, tp / kv_heads)};
-}
-
 LoaderShape loader_shape(const Config& config, const Mesh& mesh) {
   return {.seq_length = config.train.seq_length,
           .micro_batch_size = config.train.micro_batch_size,
@@ -41,41 +20,21 @@ LoaderShape loader_shape(const Config& config, const Mesh& mesh) {
           .prefetch = config.data.prefetch};
 }
 
-Engine::Parts::Parts(const Config& config, const Mesh& mesh, Arena& arena)
-    : model(config, mesh.tp().rank(), mesh.tp().size(), mesh.zero().size()),
-      weights(model.layout(), mesh, model.shape().dtype, arena),
-      sink(model.layout(), mesh, model.shape().accumulator, wire_dtype(config, model.shape().accumulator), arena),
-      optimizer(config, model.layout(), mesh, arena) {
-  model.allocate(arena);
-  const ModelShape& shape = model.shape();
-  // One buffer, so that a micro-batch is one copy.
-  ints = arena.take(MemoryClass::workspace, "micro-batch", 1, batch_ints(shape), Dtype::i32);
-  batch.ids = ints.flat_range(0, shape.tokens);
-  batch.targets = ints.flat_range(shape.tokens, shape.tokens);
-  batch.positions = ints.flat_range(2 * shape.tokens, shape.tokens);
-  batch.starts = ints.flat_range(3 * shape.tokens, shape.sequences + 1);
-  batch.max_seq = shape.seq_length;
-  sums = arena.take(MemoryClass::workspace, "loss sums", 1, 3, Dtype::f64);
-  norm = arena.take(MemoryClass::workspace, "gradient norm", 1, 2, Dtype::f64);
-  state = arena.take(MemoryClass::workspace, "update state", 1, sizeof(UpdateState), Dtype::u8);
-}
-
 Engine::Engine(const Config& config, Context ctx, std::unique_ptr<Communicator> world, const FaultPlan& fault)
     : config_(config),
       ctx_(ctx),
       fault_(fault),
-      mesh_(std::move(world), mesh_shape(config)),
+      mesh_(std::make_unique<ProfiledCommunicator>(std::move(world)), mesh_shape(config)),
       tp_(mesh_.tp(), config.parallelism.sequence_parallel),
       grad_scale_(1.0 / static_cast<double>(config.train.global_batch_size * config.train.seq_length)),
       reported_{Reported{allocate_pinned(ctx.device, sizeof(UpdateState), "update state"), Event(ctx.device)},
                 Reported{allocate_pinned(ctx.device, sizeof(UpdateState), "update state"), Event(ctx.device)}},
       staging_{Staging{nullptr, Event(ctx.device)}, Staging{nullptr, Event(ctx.device)}} {
-  Arena measuring;
-  Parts(config_, mesh_, measuring);
-  plan_ = measuring.plan();
-  largest_ = measuring.largest();
-  arena_ = std::make_unique<Arena>(ctx_.device, plan_);
-  parts_ = std::make_unique<Parts>(config_, mesh_, *arena_);
+  estimate_ = plan_memory(config_, mesh_, ctx_.device.kind);
+  if (ctx_.device.kind == DeviceKind::cuda)
+    check_fits(config_, estimate_, mesh_.world().rank(), device_properties(ctx_.device).free_bytes);
+  arena_ = std::make_unique<Arena>(ctx_.device, estimate_.classes);
+  parts_ = std::make_unique<EngineParts>(config_, mesh_, *arena_);
   parts_->model.fill_tables(ctx_);
   for (Staging& staging : staging_) staging.memory = allocate_pinned(ctx_.device, parts_->ints.bytes(), "micro-batch");
   restore_state(initial_update_state(config_.precision));
@@ -140,10 +99,12 @@ void Engine::poison_gradients() {
 }
 
 void Engine::step(const MicroBatchSource& source, std::int64_t step, double lr) {
+  const TraceRange whole(ctx_, "step", step);
   fault_.at("forward");
   compute_gradients(source, step);
   fault_.at("gradients");
   poison_gradients();
+  const TraceRange range(ctx_, "optimizer");
   ops::fill(ctx_, {.x = parts_->norm.col_range(0, 1), .value = 0.0});
   ops::fill(ctx_, {.x = parts_->norm.col_range(1, 1), .value = std::numeric_limits<double>::infinity()});
   parts_->optimizer.accumulate_norm(ctx_, parts_->sink, parts_->norm);

@@ -6,12 +6,11 @@
 #include <memory>
 
 #include "core/config/config.h"
-#include "core/model/transformer.h"
 #include "core/runtime/device.h"
 #include "core/runtime/fault.h"
+#include "core/train/engine_parts.h"
+#include "core/train/plan.h"
 #include "data/loader.h"
-#include "optim/optimizer.h"
-#include "parallel/mesh.h"
 
 namespace trainer {
 
@@ -27,7 +26,7 @@ struct EvalResult {
 class Engine {
  public:
   /// `config` is resolved and checked for world.size(). Allocates everything; throws Error(memory) when it does not
-  /// fit. Weights are zero until initialize() or a checkpoint is loaded.
+  /// fit, on a GPU before it has taken any. Weights are zero until initialize() or a checkpoint is loaded.
   Engine(const Config& config, Context ctx, std::unique_ptr<Communicator> world, const FaultPlan& fault);
 
   /// Weights of a new run: drawn from the seed by global element index.
@@ -50,8 +49,10 @@ class Engine {
   const Config& config() const { return config_; }
   const Context& context() const { return ctx_; }
   Mesh& mesh() { return mesh_; }
-  const MemoryPlan& memory_plan() const { return plan_; }
-  const std::vector<Arena::Buffer>& largest_buffers() const { return largest_; }
+  /// What was planned before it was allocated.
+  const MemoryEstimate& memory_estimate() const { return estimate_; }
+  /// Bytes of each class that were taken.
+  const MemoryPlan& memory_taken() const { return arena_->plan(); }
   const Transformer& model() const { return parts_->model; }
   WeightSource& weights() { return parts_->weights; }
   GradSink& sink() { return parts_->sink; }
@@ -73,22 +74,13 @@ class Engine {
   /// Called with every training micro-batch before it is computed.
   void observe(std::function<void(const MicroBatch&)> observer) { observer_ = std::move(observer); }
 
+  /// Times everything that is computed from now on; null: nothing.
+  void set_profiler(OpProfiler* profiler) { ctx_.profiler = profiler; }
+
   /// Copies a micro-batch to the device. The result is valid until the next upload.
   Batch upload(const MicroBatch& micro_batch) const;
 
  private:
-  struct Parts {
-    Parts(const Config& config, const Mesh& mesh, Arena& arena);
-    Transformer model;
-    ResidentWeights weights;
-    ReducingGradSink sink;
-    Optimizer optimizer;
-    Tensor ints;   // a micro-batch on the device
-    Batch batch;   // its parts
-    Tensor sums;   // [1, 3] f64: loss, z-loss, target tokens of this rank, then of all
-    Tensor norm;   // [1, 2] f64: sum of squares, first bad tensor
-    Tensor state;  // bytes of the UpdateState
-  };
   UpdateState* device_state() const { return static_cast<UpdateState*>(parts_->state.data); }
   const UpdateState& wait_for(std::int64_t queued_step);
   void report_state();
@@ -101,10 +93,9 @@ class Engine {
   Mesh mesh_;
   TensorParallel tp_;
   double grad_scale_;
-  MemoryPlan plan_{};
-  std::vector<Arena::Buffer> largest_;
+  MemoryEstimate estimate_;
   std::unique_ptr<Arena> arena_;
-  std::unique_ptr<Parts> parts_;
+  std::unique_ptr<EngineParts> parts_;
   /// Host copies of the last two steps' states, filled in the order of the stream.
   struct Reported {
     std::shared_ptr<void> memory;  // an UpdateState
@@ -122,8 +113,6 @@ class Engine {
   std::function<void(const MicroBatch&)> observer_;
 };
 
-/// The mesh that a resolved configuration asks for.
-MeshShape mesh_shape(const Config& config);
 /// How the loader of this rank deals the global batch.
 LoaderShape loader_shape(const Config& config, const Mesh& mesh);
 

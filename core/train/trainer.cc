@@ -10,6 +10,7 @@
 #include "core/config/resolve.h"
 #include "core/runtime/log.h"
 #include "core/train/gemm_cache.h"
+#include "core/train/profile_trace.h"
 #include "kernels/gemm_choices.h"
 #include "optim/lr_schedule.h"
 #include "optim/update_state.h"
@@ -110,7 +111,7 @@ void Trainer::print_tables() {
     rows.push_back(parse_rank_row(text));
   if (!lead()) return;
   fmt::print("{}\n{}\n{}\n", ranks_table(rows), model_table(config_.model, engine_.model().layout().global_numel()),
-             memory_table(engine_.memory_plan()));
+             memory_table(engine_.memory_estimate()));
   std::fflush(stdout);
 }
 
@@ -258,14 +259,17 @@ void Trainer::warm_up() {
 
 ExitCode Trainer::run() {
   const CheckpointConfig& checkpoint = config_.checkpoint;
+  ProfileWindow profile(config_, engine_, engine_.mesh().world().rank());
   settled_ = step_;
   warm_up();
   while (step_ < total_steps_) {
     fault_.set_step(step_ + 1);
     fault_.at("step");
     const double lr = learning_rate(config_.lr_scheduler, config_.optimizer.lr, step_, total_steps_);
+    profile.before_step(step_ + 1);
     engine_.step([this]() -> const MicroBatch& { return loader_->next(); }, step_, lr);
     ++step_;
+    if (profile.after_step(step_)) log_.info(fmt::format("wrote the trace {}", profile.path()));
     // What the device decided is read a step late, so that the host never waits for the step that is running.
     settle(step_ - 1);
     const bool last = step_ == total_steps_;

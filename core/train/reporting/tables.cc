@@ -101,18 +101,6 @@ std::string model_table(const ModelConfig& m, std::int64_t num_params) {
   return table.text();
 }
 
-std::string memory_table(const MemoryPlan& plan) {
-  Table table("Memory of a rank");
-  std::int64_t sum = 0;
-  for (int c = 0; c < kMemoryClasses; ++c) {
-    const std::int64_t bytes = plan[static_cast<std::size_t>(c)];
-    sum += bytes;
-    if (bytes > 0) table.row({std::string(memory_class_name(static_cast<MemoryClass>(c))), format_bytes(bytes)});
-  }
-  table.row({"sum", format_bytes(sum)});
-  return table.text();
-}
-
 std::string schedule_table(const Config& config, std::int64_t total_steps, std::int64_t completed_steps,
                            int data_parallel_size) {
   const TrainConfig& train = config.train;

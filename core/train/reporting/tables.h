@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "core/config/config.h"
-#include "core/runtime/arena.h"
 
 namespace trainer {
 
@@ -45,9 +44,6 @@ std::string ranks_table(const std::vector<RankRow>& rows);
 
 /// Shape of the model; `num_params` is the logical number (ParamLayout::global_numel).
 std::string model_table(const ModelConfig& model, std::int64_t num_params);
-
-/// Peak bytes of each class on one rank, and their sum.
-std::string memory_table(const MemoryPlan& plan);
 
 /// Batch, steps and tokens of the run, learning rate schedule.
 std::string schedule_table(const Config& config, std::int64_t total_steps, std::int64_t completed_steps,

@@ -45,17 +45,6 @@ TEST(Tables, ARowOfAnotherLengthIsRefused) {
   EXPECT_THROW(table.row({"only one"}), Error);
 }
 
-TEST(Tables, MemorySumsItsClassesAndLeavesOutEmptyOnes) {
-  MemoryPlan plan{};
-  plan[static_cast<std::size_t>(MemoryClass::weights)] = 1 << 20;
-  plan[static_cast<std::size_t>(MemoryClass::moments)] = 2 << 20;
-  const std::string text = memory_table(plan);
-  EXPECT_NE(text.find("  weights  1.00 MiB\n"), std::string::npos) << text;
-  EXPECT_NE(text.find("  moments  2.00 MiB\n"), std::string::npos) << text;
-  EXPECT_NE(text.find("  sum      3.00 MiB\n"), std::string::npos) << text;
-  EXPECT_EQ(text.find("gradients"), std::string::npos) << text;
-}
-
 TEST(Tables, ScheduleShowsTheBatchTakenApart) {
   Config config;
   config.train.seq_length = 256;

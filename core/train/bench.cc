@@ -1,0 +1,185 @@
+#include "core/train/bench.h"
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <utility>
+
+#include "core/config/resolve.h"
+#include "core/runtime/rng.h"
+#include "core/train/reporting/throughput.h"
+
+namespace trainer {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+/// Uniform random tokens, drawn beforehand, so that the host has nothing to do in a step.
+class RandomTokens {
+ public:
+  RandomTokens(const Config& config, const Mesh& mesh) : shape_(loader_shape(config, mesh)) {
+    const std::uint64_t seed = mix_key(static_cast<std::uint64_t>(config.train.seed), "bench");
+    const std::uint64_t mine = mix_key(seed, static_cast<std::uint64_t>(shape_.dp_rank));
+    for (std::size_t i = 0; i < batches_.size(); ++i)
+      batches_[i] = draw(mix_key(mine, i), static_cast<std::uint64_t>(config.model.vocab_size));
+  }
+
+  /// The next micro-batch, from step 0 on.
+  const MicroBatch& next() {
+    const auto start = Clock::now();
+    MicroBatch& batch = batches_[static_cast<std::size_t>(taken_) % batches_.size()];
+    batch.step = taken_ / shape_.accumulation();
+    batch.micro = taken_ % shape_.accumulation();
+    batch.first_slot = (shape_.dp_rank * shape_.accumulation() + batch.micro) * shape_.micro_batch_size;
+    ++taken_;
+    wait_ms_ += std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+    return batch;
+  }
+  double wait_ms() const { return wait_ms_; }
+
+ private:
+  MicroBatch draw(std::uint64_t key, std::uint64_t vocab) const {
+    MicroBatch batch;
+    const std::int64_t tokens = shape_.micro_batch_size * shape_.seq_length;
+    const auto token = [&](std::int64_t i) {
+      return static_cast<std::int32_t>(mix_key(key, static_cast<std::uint64_t>(i)) % vocab);
+    };
+    for (std::int64_t i = 0; i < tokens; ++i) {
+      batch.inputs.push_back(token(i));
+      batch.targets.push_back(token(i + 1));
+      batch.positions.push_back(static_cast<std::int32_t>(i % shape_.seq_length));
+    }
+    for (std::int64_t s = 0; s <= shape_.micro_batch_size; ++s)
+      batch.sequence_starts.push_back(static_cast<std::int32_t>(s * shape_.seq_length));
+    return batch;
+  }
+
+  LoaderShape shape_;
+  std::array<MicroBatch, 2> batches_;
+  std::int64_t taken_ = 0;
+  double wait_ms_ = 0.0;
+};
+
+/// Steps of the benchmark, one after the other.
+class Steps {
+ public:
+  explicit Steps(Engine& engine) : engine_(engine), tokens_(engine.config(), engine.mesh()) {}
+
+  void warm_up() {
+    RandomTokens probe(engine_.config(), engine_.mesh());
+    engine_.warm_up(probe.next());
+  }
+  /// Queues a step. A tiny learning rate: all the work of an update, and weights that stay what they were.
+  void queue() {
+    constexpr double kLearningRate = 1e-9;
+    engine_.step([this]() -> const MicroBatch& { return tokens_.next(); }, step_++, kLearningRate);
+  }
+  void queue(std::int64_t count) {
+    for (std::int64_t i = 0; i < count; ++i) queue();
+  }
+  double wait_ms() const { return tokens_.wait_ms(); }
+
+ private:
+  Engine& engine_;
+  RandomTokens tokens_;
+  std::int64_t step_ = 0;
+};
+
+double median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+void time_steps(Engine& engine, Steps& steps, std::int64_t count, BenchResult& result) {
+  const Context& ctx = engine.context();
+  std::vector<Event> marks;
+  for (std::int64_t i = 0; i <= count; ++i) marks.emplace_back(ctx.device);
+  const double waited = steps.wait_ms();
+  marks.front().record(ctx);
+  for (std::int64_t i = 0; i < count; ++i) {
+    steps.queue();
+    marks[static_cast<std::size_t>(i) + 1].record(ctx);
+    if (i > 0) marks[static_cast<std::size_t>(i)].synchronize();  // as the trainer does: never far ahead of the device
+  }
+  marks.back().synchronize();
+  for (std::size_t i = 1; i < marks.size(); ++i) result.step_ms.push_back(marks[i].milliseconds_since(marks[i - 1]));
+  result.median_ms = median(result.step_ms);
+  result.min_ms = *std::min_element(result.step_ms.begin(), result.step_ms.end());
+  result.data_wait_ms = (steps.wait_ms() - waited) / static_cast<double>(count);
+}
+
+void add_slices(const std::vector<OpProfiler::Slice>& slices, double weight, BenchResult& result) {
+  std::map<std::pair<std::string, std::string>, OpTotal> totals;
+  double ops_ms = 0.0, steps_ms = 0.0;
+  for (const OpProfiler::Slice& slice : slices) {
+    if (slice.depth == 0) steps_ms += slice.ms;
+    if (!slice.is_op) continue;
+    ops_ms += slice.ms;
+    result.kind_ms[static_cast<std::size_t>(slice.cost.kind)] += weight * slice.ms;
+    OpTotal& total = totals[{slice.name, slice.cost.shape}];
+    total.name = slice.name;
+    total.cost = slice.cost;
+    total.calls += weight;
+    total.ms += weight * slice.ms;
+  }
+  result.profiled_ms = weight * steps_ms;
+  result.gap_ms = weight * (steps_ms - ops_ms);
+  for (auto& [key, total] : totals) result.ops.push_back(std::move(total));
+  std::stable_sort(result.ops.begin(), result.ops.end(),
+                   [](const OpTotal& a, const OpTotal& b) { return a.ms > b.ms; });
+}
+
+/// Times the ops of some steps; returns the calls of one more.
+std::vector<OpProfiler::Call> profile_steps(Engine& engine, Steps& steps, std::int64_t count, BenchResult& result) {
+  OpProfiler profiler(engine.context());
+  engine.set_profiler(&profiler);
+  steps.queue();  // makes the profiler's events
+  profiler.take_slices(engine.context());
+  steps.queue(count);
+  add_slices(profiler.take_slices(engine.context()), 1.0 / static_cast<double>(count), result);
+  profiler.keep_calls();
+  steps.queue();
+  engine.set_profiler(nullptr);
+  synchronize(engine.context());
+  return profiler.take_calls();
+}
+
+}  // namespace
+
+BenchResult run_bench(Engine& engine, const BenchOptions& options, const BenchDevice& device) {
+  BenchResult result;
+  const Config& config = engine.config();
+  const Context& ctx = engine.context();
+  const double tokens = static_cast<double>(config.train.global_batch_size * config.train.seq_length);
+  const double flops = tokens * model_flops_per_token(config.model, config.train.seq_length) /
+                       static_cast<double>(engine.mesh().world().size());
+  const auto mfu_of = [&](double ms) {
+    return device.peak_tflops ? std::optional(flops / (1e9 * ms) / *device.peak_tflops) : std::nullopt;
+  };
+  engine.initialize();
+  Steps steps(engine);
+  if (ctx.device.kind == DeviceKind::cuda) steps.warm_up();
+  steps.queue(options.warmup_steps);
+  synchronize(ctx);
+
+  ClockMonitor monitor(device.pci_bus_id);
+  time_steps(engine, steps, options.steps, result);
+  result.clocks = monitor.mean_since_last();
+  result.tokens_per_second = 1e3 * tokens / result.median_ms;
+  result.tflops = flops / (1e9 * result.median_ms);
+  result.mfu = mfu_of(result.median_ms);
+  if (ctx.device.kind == DeviceKind::cuda)
+    result.device_bytes = device.total_bytes - device_properties(ctx.device).free_bytes;
+
+  const auto calls = profile_steps(engine, steps, options.profiled_steps, result);
+  if (options.floor_seconds > 0 && engine.mesh().world().size() == 1) {
+    monitor.mean_since_last();
+    result.floor = replay_floor(ctx, calls, options.floor_seconds);
+    result.floor_mfu = mfu_of(result.floor->median_ms);
+    result.floor_clocks = monitor.mean_since_last();
+  }
+  return result;
+}
+
+}  // namespace trainer

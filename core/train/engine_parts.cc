@@ -1,0 +1,50 @@
+#include "core/train/engine_parts.h"
+
+#include <algorithm>
+
+#include "core/config/resolve.h"
+
+namespace trainer {
+namespace {
+
+Dtype wire_dtype(const Config& config, Dtype accumulator) {
+  return config.precision.grad_reduce_dtype == ReduceDtype::bf16 ? Dtype::bf16 : accumulator;
+}
+
+/// Integers of a micro-batch: ids, targets, positions, sequence starts.
+std::int64_t batch_ints(const ModelShape& shape) {
+  return 3 * shape.tokens + shape.sequences + 1;
+}
+
+}  // namespace
+
+MeshShape mesh_shape(const Config& config) {
+  const ParallelismConfig& parallel = config.parallelism;
+  const auto tp = static_cast<int>(parallel.tensor_parallel_size);
+  const auto kv_heads = static_cast<int>(config.model.num_key_value_heads);
+  return {.tp = tp,
+          .dp = static_cast<int>(parallel.data_parallel_size),
+          .zero = static_cast<int>(zero_size(parallel)),
+          .kv_replicas = std::max(1, tp / kv_heads)};
+}
+
+EngineParts::EngineParts(const Config& config, const Mesh& mesh, Arena& arena)
+    : model(config, mesh.tp().rank(), mesh.tp().size(), mesh.zero().size()),
+      weights(model.layout(), mesh, model.shape().dtype, arena),
+      sink(model.layout(), mesh, model.shape().accumulator, wire_dtype(config, model.shape().accumulator), arena),
+      optimizer(config, model.layout(), mesh, arena) {
+  model.allocate(arena);
+  const ModelShape& shape = model.shape();
+  // One buffer, so that a micro-batch is one copy.
+  ints = arena.take(MemoryClass::workspace, "micro-batch", 1, batch_ints(shape), Dtype::i32);
+  batch.ids = ints.flat_range(0, shape.tokens);
+  batch.targets = ints.flat_range(shape.tokens, shape.tokens);
+  batch.positions = ints.flat_range(2 * shape.tokens, shape.tokens);
+  batch.starts = ints.flat_range(3 * shape.tokens, shape.sequences + 1);
+  batch.max_seq = shape.seq_length;
+  sums = arena.take(MemoryClass::workspace, "loss sums", 1, 3, Dtype::f64);
+  norm = arena.take(MemoryClass::workspace, "gradient norm", 1, 2, Dtype::f64);
+  state = arena.take(MemoryClass::workspace, "update state", 1, sizeof(UpdateState), Dtype::u8);
+}
+
+}  // namespace trainer

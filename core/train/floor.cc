@@ -1,0 +1,73 @@
+#include "core/train/floor.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "core/runtime/check.h"
+
+namespace trainer {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+/// Copies of any size between two buffers that are far larger than a cache: each copy goes on where the last one ended,
+/// so that none finds its data there.
+class CopyTraffic {
+ public:
+  CopyTraffic(const Context& ctx, std::int64_t largest)
+      : half_(std::clamp<std::int64_t>(largest, 1, kLargestBuffer)),
+        memory_(allocate(ctx.device, 2 * half_, "the copies of the floor")) {}
+
+  /// Moves `bytes`: half of them read, half written.
+  void move(const Context& ctx, std::int64_t bytes) {
+    for (std::int64_t left = bytes / 2; left > 0;) {
+      const std::int64_t count = std::min(left, half_ - at_);
+      char* from = static_cast<char*>(memory_.get()) + at_;
+      copy(ctx, from + half_, from, count);
+      at_ = at_ + count == half_ ? 0 : at_ + count;
+      left -= count;
+    }
+  }
+
+ private:
+  static constexpr std::int64_t kLargestBuffer = std::int64_t{512} << 20;
+  std::int64_t half_;
+  std::int64_t at_ = 0;
+  std::shared_ptr<void> memory_;
+};
+
+bool runs_as_it_is(OpKind kind) {
+  return kind == OpKind::gemm || kind == OpKind::attention;
+}
+
+}  // namespace
+
+FloorTime replay_floor(const Context& ctx, const std::vector<OpProfiler::Call>& calls, double seconds) {
+  TRAINER_CHECK(!calls.empty(), "a floor of no ops");
+  std::int64_t bytes = 0;
+  for (const OpProfiler::Call& call : calls) bytes += call.cost.bytes;
+  CopyTraffic traffic(ctx, bytes);
+  Event start(ctx.device), end(ctx.device);
+  std::vector<double> times;
+  const auto begun = Clock::now();
+  do {
+    start.record(ctx);
+    for (const OpProfiler::Call& call : calls) {
+      if (runs_as_it_is(call.cost.kind))
+        call.run(ctx);
+      else
+        traffic.move(ctx, call.cost.bytes);
+    }
+    end.record(ctx);
+    end.synchronize();
+    times.push_back(end.milliseconds_since(start));
+  } while (std::chrono::duration<double>(Clock::now() - begun).count() < seconds);
+  FloorTime floor{.min_ms = *std::min_element(times.begin(), times.end()),
+                  .replays = static_cast<std::int64_t>(times.size())};
+  const auto warm = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
+  std::nth_element(warm, warm + (times.end() - warm) / 2, times.end());
+  floor.median_ms = *(warm + (times.end() - warm) / 2);
+  return floor;
+}
+
+}  // namespace trainer

@@ -1,0 +1,193 @@
+#include "core/train/plan.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <numeric>
+#include <utility>
+
+#include "core/runtime/check.h"
+#include "core/train/engine_parts.h"
+#include "core/train/reporting/tables.h"
+#include "parallel/plan_communicator.h"
+
+namespace trainer {
+namespace {
+
+constexpr std::int64_t kMiB = std::int64_t{1} << 20;
+
+/// CUDA's own: context, code of our kernels and of the libraries, their handles. Measured on an H200 with CUDA 13.
+constexpr std::int64_t kCudaContext = 600 * kMiB;
+
+/// What cuDNN's fused backward pass keeps: dQ in float32 while its parts are added, a float32 sum for each row, and,
+/// where query heads share key/value heads, dK and dV of every query head in 16 bits.
+std::int64_t attention_scratch(const ModelShape& shape) {
+  if (dtype_size(shape.dtype) != 2) return 0;
+  const std::int64_t head_elements = shape.tokens * shape.heads * shape.head_dim;
+  const std::int64_t shared = shape.heads != shape.kv_heads ? 2 * head_elements * dtype_size(shape.dtype) : 0;
+  return head_elements * dtype_size(Dtype::f32) + shape.tokens * shape.heads * dtype_size(Dtype::f32) + shared;
+}
+
+std::vector<MemoryReserve> gpu_reserves(const ModelShape& shape) {
+  return {{"CUDA context", kCudaContext, true},
+          {"kernel workspace", DeviceContext::kDefaultWorkspace, true},
+          {"attention workspace", attention_scratch(shape), false}};
+}
+
+DeviceKind planned_device(const Config& config) {
+  const bool cpu = config.train.device == DeviceChoice::cpu || config.precision.dtype == Precision::float64;
+  return cpu ? DeviceKind::cpu : DeviceKind::cuda;
+}
+
+std::string less_samples(const Config& config) {
+  return fmt::format("train.micro_batch_size: {} (more micro-batches a step, the same result)",
+                     std::max<std::int64_t>(1, config.train.micro_batch_size / 2));
+}
+
+std::string split_model(const Config& config) {
+  return fmt::format("parallelism.tensor_parallel_size: {} (a part of each matrix on each rank)",
+                     2 * config.parallelism.tensor_parallel_size);
+}
+
+std::string shrink_optimizer_state(const Config& config, bool moments) {
+  const bool several = config.parallelism.data_parallel_size > 1;
+  if (several && config.parallelism.zero_stage == 0)
+    return fmt::format("parallelism.zero_stage: 1 (a {}th on each data-parallel rank)",
+                       config.parallelism.data_parallel_size);
+  const bool wide =
+      config.optimizer.moments_dtype != MomentsDtype::bf16 && config.precision.dtype != Precision::float64;
+  if (moments && wide) return "optimizer.moments_dtype: bf16 (half the bytes, rounded stochastically)";
+  return split_model(config);
+}
+
+std::string shrink_activations(const Config& config, const std::string& name) {
+  const RecomputeMode mode = config.activation_checkpointing.mode;
+  constexpr std::array<std::string_view, 3> kCheap = {"norm output", "mlp activated", "normed q and k"};
+  const bool cheap = std::find(kCheap.begin(), kCheap.end(), name) != kCheap.end();
+  if (mode == RecomputeMode::none && cheap)
+    return "activation_checkpointing.mode: selective (computed again without a matrix product)";
+  if (config.train.micro_batch_size > 1) return less_samples(config);
+  if (mode != RecomputeMode::full) return "activation_checkpointing.mode: full (about a third more compute)";
+  if (config.parallelism.tensor_parallel_size > 1 && !config.parallelism.sequence_parallel)
+    return "parallelism.sequence_parallel: true (a part of the tokens on each rank)";
+  return split_model(config);
+}
+
+std::string shrink_workspace(const Config& config) {
+  if (config.train.micro_batch_size > 1) return less_samples(config);
+  if (config.parallelism.tensor_parallel_size > 1 && !config.parallelism.sequence_parallel)
+    return "parallelism.sequence_parallel: true (a part of the tokens on each rank)";
+  return fmt::format("train.seq_length: {}", std::max<std::int64_t>(1, config.train.seq_length / 2));
+}
+
+}  // namespace
+
+std::int64_t MemoryEstimate::arena_bytes() const {
+  return std::accumulate(classes.begin(), classes.end(), std::int64_t{0});
+}
+
+std::int64_t MemoryEstimate::total_bytes() const {
+  std::int64_t sum = arena_bytes();
+  for (const MemoryReserve& reserve : reserves) sum += reserve.bytes;
+  return sum;
+}
+
+MemoryEstimate plan_memory(const Config& config, const Mesh& mesh, DeviceKind device) {
+  Arena measuring;
+  const EngineParts parts(config, mesh, measuring);
+  return {.classes = measuring.plan(),
+          .buffers = measuring.largest(),
+          .reserves = device == DeviceKind::cuda ? gpu_reserves(parts.model.shape()) : std::vector<MemoryReserve>{},
+          .parameters = parts.model.layout().numel()};
+}
+
+MemoryEstimate plan_memory(const Config& config, int rank) {
+  const MeshShape shape = mesh_shape(config);
+  return plan_memory(config, Mesh(std::make_unique<PlanCommunicator>(rank, shape), shape), planned_device(config));
+}
+
+std::string memory_table(const MemoryEstimate& estimate) {
+  Table table("Memory of a rank");
+  for (int c = 0; c < kMemoryClasses; ++c) {
+    const std::int64_t bytes = estimate.classes[static_cast<std::size_t>(c)];
+    if (bytes > 0) table.row({std::string(memory_class_name(static_cast<MemoryClass>(c))), format_bytes(bytes)});
+  }
+  for (const MemoryReserve& reserve : estimate.reserves) table.row({reserve.name, format_bytes(reserve.bytes)});
+  table.row({"sum", format_bytes(estimate.total_bytes())});
+  return table.text();
+}
+
+std::string largest_table(const Config& config, const MemoryEstimate& estimate) {
+  Table table("Largest buffers", {"buffer", "bytes", "what makes it smaller"});
+  for (std::size_t i = 0; i < std::min<std::size_t>(3, estimate.buffers.size()); ++i) {
+    const Arena::Buffer& buffer = estimate.buffers[i];
+    table.row({buffer.name, format_bytes(buffer.bytes), shrink_advice(config, buffer)});
+  }
+  return table.text();
+}
+
+std::string shrink_advice(const Config& config, const Arena::Buffer& buffer) {
+  switch (buffer.memory_class) {
+    case MemoryClass::weights:
+    case MemoryClass::gradients:
+      return split_model(config);
+    case MemoryClass::masters:
+      return shrink_optimizer_state(config, /*moments=*/false);
+    case MemoryClass::moments:
+      return shrink_optimizer_state(config, /*moments=*/true);
+    case MemoryClass::activations:
+      return shrink_activations(config, buffer.name);
+    case MemoryClass::workspace:
+      return shrink_workspace(config);
+    case MemoryClass::logits:
+      return split_model(config);
+    case MemoryClass::communication:
+      break;
+  }
+  return "precision.grad_reduce_dtype: float32 (gradients are reduced where they are)";
+}
+
+void check_fits(const Config& config, const MemoryEstimate& estimate, int rank, std::int64_t free_bytes) {
+  std::int64_t needed = estimate.arena_bytes();
+  for (const MemoryReserve& reserve : estimate.reserves)
+    if (!reserve.taken_first) needed += reserve.bytes;
+  if (needed <= free_bytes) return;
+  std::string holders;
+  for (std::size_t i = 0; i < std::min<std::size_t>(3, estimate.buffers.size()); ++i) {
+    const Arena::Buffer& buffer = estimate.buffers[i];
+    holders += fmt::format("\n  {} ({}): smaller with {}", buffer.name, format_bytes(buffer.bytes),
+                           shrink_advice(config, buffer));
+  }
+  fail(ExitCode::memory,
+       "rank {} does not fit: it needs {} ({} bytes), and {} ({} bytes) are free on its GPU. The largest of it:{}\n"
+       "`trainer plan` shows the whole table without a GPU",
+       rank, format_bytes(needed), needed, format_bytes(free_bytes), free_bytes, holders);
+}
+
+std::int64_t card_bytes(std::string_view card) {
+  // What CUDA reports as the total of the card, in GiB: less than the name says.
+  constexpr std::array<std::pair<std::string_view, double>, 10> kCards = {{{"h200", 139.8},
+                                                                           {"h100", 79.1},
+                                                                           {"h100-80", 79.1},
+                                                                           {"a100-80", 79.1},
+                                                                           {"a100-40", 39.4},
+                                                                           {"l40s", 44.4},
+                                                                           {"a10", 22.0},
+                                                                           {"rtx4090", 23.6},
+                                                                           {"v100-32", 31.7},
+                                                                           {"v100-16", 15.8}}};
+  constexpr double kGiB = 1 << 30;
+  std::string known;
+  for (const auto& [name, gib] : kCards) {
+    if (name == card) return static_cast<std::int64_t>(gib * kGiB);
+    known += fmt::format("{}, ", name);
+  }
+  const std::string text(card);
+  char* end = nullptr;
+  const double gib = std::strtod(text.c_str(), &end);
+  if (text.empty() || *end != '\0' || !(gib > 0 && gib < 1e6))
+    fail(ExitCode::config, "--card '{}': right would be {}or a number of GiB", card, known);
+  return static_cast<std::int64_t>(gib * kGiB);
+}
+
+}  // namespace trainer

@@ -1,0 +1,19 @@
+// From the command line to the resolved configuration that all ranks share.
+#pragma once
+#include "core/config/config.h"
+#include "launch/bootstrap.h"
+#include "launch/commands.h"
+
+namespace trainer {
+
+/// What a command does with training data. `none`: the configuration need not name any.
+enum class DataUse : std::uint8_t { none, train };
+
+/// Read, checked and resolved for `world_size` ranks (0: not known).
+Config resolved_config(const ConfigOptions& options, int world_size, DataUse data);
+
+/// Rank 0 reads the configuration and all ranks get its resolved text, so that no rank can see another file.
+/// Collective over `world`.
+Config shared_config(const ConfigOptions& options, const Bootstrap& bootstrap, Communicator& world, DataUse data);
+
+}  // namespace trainer

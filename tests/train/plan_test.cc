@@ -1,0 +1,153 @@
+// The memory plan: what is planned without the job is what each rank of the job allocates, and the sums are those of
+// the formulas.
+#include <gtest/gtest.h>
+
+#include "core/train/plan.h"
+#include "parallel/plan_communicator.h"
+#include "tests/support/engine_harness.h"
+#include "tests/support/mpi_world.h"
+
+namespace trainer::test {
+namespace {
+
+std::int64_t bytes_of(const MemoryEstimate& estimate, MemoryClass memory_class) {
+  return estimate.classes[static_cast<std::size_t>(memory_class)];
+}
+
+std::vector<std::string> layout(int dp, int tp, int zero_stage) {
+  return {fmt::format("parallelism.data_parallel_size={}", dp),
+          fmt::format("parallelism.tensor_parallel_size={}", tp),
+          fmt::format("parallelism.zero_stage={}", zero_stage),
+          fmt::format("train.micro_batch_size={}", 8 / dp),
+          "train.global_batch_size=8",
+          "train.device=cpu"};
+}
+
+TEST(Plan, IsWhatEveryRankAllocates) {
+  const int size = test_world().size();
+  const FaultPlan no_fault;
+  for (const char* family : {"gpt2", "llama3", "qwen3", "neox"})
+    for (int tp = 1; tp <= size; tp *= 2)
+      for (int zero_stage = 0; zero_stage <= 1; ++zero_stage)
+        for (const char* mode : {"none", "selective", "full"})
+          for (const char* sequence_parallel : {"false", "true"}) {
+            if (tp == 1 && std::string(sequence_parallel) == "true") continue;
+            auto sets = layout(size / tp, tp, zero_stage);
+            sets.push_back(fmt::format("activation_checkpointing.mode={}", mode));
+            sets.push_back(fmt::format("parallelism.sequence_parallel={}", sequence_parallel));
+            sets.emplace_back("precision.dtype=bf16");
+            sets.emplace_back("precision.grad_reduce_dtype=bf16");
+            SCOPED_TRACE(fmt::format("{} tp {} zero {} {} {}", family, tp, zero_stage, mode, sequence_parallel));
+            const Config config = family_config(family, sets, size);
+            const MemoryEstimate planned = plan_memory(config, test_world().rank());
+            const Engine engine(config, {}, new_test_world(), no_fault);
+            EXPECT_EQ(planned.classes, engine.memory_taken());
+            EXPECT_EQ(planned.total_bytes(), engine.memory_estimate().total_bytes());
+          }
+}
+
+/// Bytes of weights, gradients, masters and moments for each element, over a job that need not exist.
+struct PerElement {
+  double weights, gradients, masters, moments;
+};
+PerElement per_element(const std::vector<std::string>& sets, int ranks) {
+  const MemoryEstimate estimate = plan_memory(family_config("llama3", sets, ranks), ranks - 1);
+  const auto each = [&](MemoryClass c) {
+    return static_cast<double>(bytes_of(estimate, c)) / static_cast<double>(estimate.parameters);
+  };
+  return {each(MemoryClass::weights), each(MemoryClass::gradients), each(MemoryClass::masters),
+          each(MemoryClass::moments)};
+}
+
+void expect_close(const PerElement& got, const PerElement& expected) {
+  constexpr double kPadding = 0.03;  // each block's buffers start at a multiple of 256 bytes: much in a tiny model
+  EXPECT_NEAR(got.weights, expected.weights, kPadding * expected.weights);
+  EXPECT_NEAR(got.gradients, expected.gradients, kPadding * expected.gradients);
+  EXPECT_NEAR(got.masters, expected.masters, kPadding * expected.masters + 1e-9);
+  EXPECT_NEAR(got.moments, expected.moments, kPadding * expected.moments);
+}
+
+std::vector<std::string> with(std::vector<std::string> sets, const std::vector<std::string>& more) {
+  sets.insert(sets.end(), more.begin(), more.end());
+  return sets;
+}
+
+TEST(Plan, BytesOfAParameterFollowFromPrecisionAndZero) {
+  expect_close(per_element(with(layout(1, 1, 0), {"precision.dtype=float32"}), 1), {4, 4, 0, 8});
+  expect_close(per_element(with(layout(1, 1, 0), {"precision.dtype=bf16"}), 1), {2, 4, 2, 8});
+  expect_close(per_element(with(layout(1, 1, 0), {"precision.dtype=fp16"}), 1), {2, 4, 4, 8});
+  expect_close(per_element(with(layout(1, 1, 0), {"precision.dtype=bf16", "optimizer.moments_dtype=bf16"}), 1),
+               {2, 4, 2, 4});
+  expect_close(per_element(with(layout(4, 1, 1), {"precision.dtype=bf16"}), 4), {2, 4, 2.0 / 4, 8.0 / 4});
+  expect_close(per_element(with(layout(8, 1, 1), {"precision.dtype=bf16", "parallelism.zero_group_size=2"}), 8),
+               {2, 4, 2.0 / 2, 8.0 / 2});
+}
+
+TEST(Plan, NamesTheRankTheSizesAndTheSettingsWhenItDoesNotFit) {
+  const Config config = family_config("llama3", with(layout(4, 1, 0), {"precision.dtype=bf16"}), 4);
+  const MemoryEstimate estimate = plan_memory(config, 3);
+  EXPECT_NO_THROW(check_fits(config, estimate, 3, estimate.total_bytes()));
+  try {
+    check_fits(config, estimate, 3, estimate.arena_bytes() - 1);
+    FAIL() << "it fitted";
+  } catch (const Error& e) {
+    const std::string what = e.what();
+    EXPECT_EQ(e.code(), ExitCode::memory);
+    EXPECT_NE(what.find("rank 3"), std::string::npos) << what;
+    EXPECT_NE(what.find(fmt::format("({} bytes)", estimate.arena_bytes())), std::string::npos) << what;
+    EXPECT_NE(what.find(fmt::format("({} bytes) are free", estimate.arena_bytes() - 1)), std::string::npos) << what;
+    EXPECT_NE(what.find(estimate.buffers.front().name), std::string::npos) << what;
+    EXPECT_NE(what.find(shrink_advice(config, estimate.buffers.front())), std::string::npos) << what;
+  }
+}
+
+/// Following the advice for a buffer makes the plan smaller.
+TEST(Plan, AdviceShrinksTheBuffer) {
+  std::vector<std::string> sets = with(layout(2, 1, 0), {"precision.dtype=bf16"});
+  const Config config = family_config("llama3", sets, 0);
+  const MemoryEstimate before = plan_memory(config, 0);
+  int checked = 0;
+  for (const Arena::Buffer& buffer : before.buffers) {
+    if (buffer.bytes < before.arena_bytes() / 100) continue;
+    const std::string advice = shrink_advice(config, buffer);
+    const std::string key = advice.substr(0, advice.find(':'));
+    std::string value = advice.substr(advice.find(": ") + 2);
+    value = value.substr(0, value.find(' '));
+    std::vector<std::string> followed = with(sets, {key + "=" + value});
+    const MemoryEstimate after = plan_memory(family_config("llama3", followed, 0), 0);
+    SCOPED_TRACE(fmt::format("{}: {}", buffer.name, advice));
+    if (buffer.memory_class == MemoryClass::logits) continue;  // a bounded chunk, however wide the vocabulary
+    EXPECT_LT(after.arena_bytes(), before.arena_bytes());
+    ++checked;
+  }
+  EXPECT_GE(checked, 5);
+}
+
+TEST(Plan, TableShowsClassesReservesAndTheirSum) {
+  MemoryEstimate estimate;
+  estimate.classes[static_cast<std::size_t>(MemoryClass::weights)] = 1 << 20;
+  estimate.classes[static_cast<std::size_t>(MemoryClass::moments)] = 2 << 20;
+  estimate.reserves.push_back({"CUDA context", 5 << 20, true});
+  const std::string text = memory_table(estimate);
+  EXPECT_NE(text.find("  weights       1.00 MiB\n"), std::string::npos) << text;
+  EXPECT_NE(text.find("  moments       2.00 MiB\n"), std::string::npos) << text;
+  EXPECT_NE(text.find("  CUDA context  5.00 MiB\n"), std::string::npos) << text;
+  EXPECT_NE(text.find("  sum           8.00 MiB\n"), std::string::npos) << text;
+  EXPECT_EQ(text.find("gradients"), std::string::npos) << text;
+}
+
+TEST(Plan, CardsGoByNameOrBySize) {
+  EXPECT_GT(card_bytes("h200"), card_bytes("h100"));
+  EXPECT_EQ(card_bytes("24"), std::int64_t{24} << 30);
+  for (const char* wrong : {"", "h300", "-3", "24GB", "nan"}) EXPECT_THROW(card_bytes(wrong), Error) << wrong;
+}
+
+TEST(Plan, CommunicatesWithNobody) {
+  PlanCommunicator planned(1, {.tp = 2, .dp = 3});
+  EXPECT_EQ(planned.size(), 6);
+  EXPECT_THROW(planned.barrier(), Error);
+  EXPECT_THROW(planned.split(0, 0, "a group that Mesh does not have"), Error);
+}
+
+}  // namespace
+}  // namespace trainer::test
