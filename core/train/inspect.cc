@@ -35,7 +35,7 @@ PrintRequests PrintRequests::from_environment() {
 }
 
 std::string sample_ids_line(const MicroBatch& micro_batch) {
-  std::string line = fmt::format("sample_ids step {} micro {}:", micro_batch.step, micro_batch.micro);
+  std::string line = fmt::format("sample_ids step {} micro {}:", micro_batch.step + 1, micro_batch.micro);
   for (const std::int64_t id : micro_batch.sample_ids) line += fmt::format(" {}", id);
   return line;
 }

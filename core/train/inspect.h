@@ -14,7 +14,7 @@ struct PrintRequests {
   static PrintRequests from_environment();
 };
 
-/// "sample_ids step 3 micro 0: 17 4 9 12"
+/// "sample_ids step 3 micro 0: 17 4 9 12"; steps are counted from 1, as in all that people read.
 std::string sample_ids_line(const MicroBatch& micro_batch);
 
 /// A hash of everything this rank holds that a checkpoint would restore: masters, moments, scaler. Equal states have

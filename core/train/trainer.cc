@@ -177,6 +177,7 @@ void Trainer::save() {
 }
 
 void Trainer::evaluate() {
+  engine_.state();  // the end of the step, whose time counts as training
   meter_->pause(monotonic_seconds());
   fault_.at("evaluate");
   const std::int64_t windows = num_windows(validation_data_->num_tokens(), config_.train.seq_length);
@@ -270,7 +271,8 @@ ExitCode Trainer::run() {
     engine_.step([this]() -> const MicroBatch& { return loader_->next(); }, step_, lr);
     ++step_;
     if (profile.after_step(step_)) log_.info(fmt::format("wrote the trace {}", profile.path()));
-    // What the device decided is read a step late, so that the host never waits for the step that is running.
+    // What a GPU decided is read a step late, so that the host never waits for the step that is running. On the CPU the
+    // step is done: read late, its time would count for the step before.
     settle(step_ - 1);
     const bool last = step_ == total_steps_;
     const bool evaluates = validation_data_ && ((config_.eval.interval > 0 && step_ % config_.eval.interval == 0) ||
@@ -279,7 +281,8 @@ ExitCode Trainer::run() {
         (checkpoint.save_interval > 0 && step_ % checkpoint.save_interval == 0) || (last && checkpoint.save_at_end);
     const bool stops = !last && stop_agreed();
     if (evaluates) evaluate();
-    if (last || evaluates || saves || stops || print_.state_hash) settle(step_);
+    const bool done = engine_.context().device.kind == DeviceKind::cpu;
+    if (done || last || evaluates || saves || stops || print_.state_hash) settle(step_);
     last_eval_.reset();
     if (print_.state_hash) log_.info(fmt::format("state_hash step {}: {:016x}", step_, state_hash(engine_)));
     if (saves || (stops && checkpoint.save_on_signal)) save();
