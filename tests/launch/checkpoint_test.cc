@@ -2,6 +2,8 @@
 #include <fmt/format.h>
 
 #include <filesystem>
+#include <functional>
+#include <iterator>
 
 #include "tests/launch/run_folder.h"
 
@@ -98,6 +100,7 @@ TEST(Damage, OfTheNewestCheckpointIsSaidAndThePreviousTaken) {
   for (const Damage& damage : damages()) {
     SCOPED_TRACE(damage.name);
     fs::remove_all(folder / "run");
+    fs::create_directory(folder / "run");
     fs::copy(folder / "sound/checkpoints", folder / "run/checkpoints", fs::copy_options::recursive);
     damage.inflict(folder.checkpoint(20));
     const Result named = folder.command("checkpoint verify run/checkpoints/step_00000020");

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 
 #include "tests/launch/run_folder.h"
@@ -26,10 +27,10 @@ struct Failure {
 
 std::vector<Failure> failures() {
   return {
-      {"rank=1,step=5,site=step,action=kill", {7, 137}, 15, {"rank 1 (host ", "all_reduce"}},
-      {"rank=1,step=5,site=gradients,action=kill", {7, 137}, 15, {"rank 1 (host ", "all_reduce"}},
-      {"rank=1,step=5,site=step,action=stop", {7}, kTimeout + 10, {"rank 1 (host ", "stopped", "all_reduce"}},
-      {"rank=1,step=5,site=step,action=exit:1", {1, 7}, 15, {"rank 1 (host ", "has ended", "all_reduce"}},
+      {"rank=1,step=5,site=step,action=kill", {7, 137}, 15, {"rank 1 (host ", "of group '"}},
+      {"rank=1,step=5,site=gradients,action=kill", {7, 137}, 15, {"rank 1 (host ", "of group '"}},
+      {"rank=1,step=5,site=step,action=stop", {7}, kTimeout + 10, {"rank 1 (host ", "stopped", "of group '"}},
+      {"rank=1,step=5,site=step,action=exit:1", {1, 7}, 15, {"rank 1 (host ", "has ended", "of group '"}},
       {"rank=1,step=5,site=optimizer,action=exit:0", {1, 7}, 15, {"rank 1 (host ", "has ended"}},
       {"rank=1,step=5,site=forward,action=throw",
        {1},

@@ -2,8 +2,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
 #include <filesystem>
 #include <set>
+#include <tuple>
 
 #include "tests/launch/run_folder.h"
 
