@@ -56,7 +56,7 @@ TEST(ParamLayout, PiecesOfAllRanksCoverEachGlobalElementOncePerCopy) {
             counted[at] += local.copy_index == 0 ? 1 : 0;
           }
       }
-      const ParamDecl& decl = layout_of(0, tp).decl(id);
+      const ParamDecl decl = layout_of(0, tp).decl(id);
       const std::int64_t rows = decl.padded_rows > 0 ? decl.padded_rows : decl.rows;
       ASSERT_EQ(held.size(), static_cast<std::size_t>(rows * decl.cols)) << decl.name << " at tp " << tp;
       EXPECT_EQ(held.rbegin()->first, (std::pair{rows - 1, decl.cols - 1})) << decl.name;
