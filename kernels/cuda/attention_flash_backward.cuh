@@ -17,7 +17,7 @@ struct FlashBackwardSizes {
 template <class T>
 struct FlashBackwardSizes<AmpereMma<T>, 64> {
   using Queries = FlashSizes<64, 4, 2, 64, 2>;
-  using Keys = FlashSizes<64, 4, 2, 32, 2>;
+  using Keys = FlashSizes<64, 4, 1, 64, 3>;
 };
 template <int HeadDim>
 struct FlashBackwardSizes<VoltaMma, HeadDim> {
@@ -52,12 +52,12 @@ __global__ void __launch_bounds__(kDeltaThreads) flash_delta_kernel(const Attent
   delta[c.lse_index(start, h, row - start, c.q_starts[s + 1] - start)] = sum;
 }
 
-/// For the pair (e, e + 1) of a tile: scores become P, or P M without the 1 / (1 - p) of M, and gradients of the
-/// probabilities become dS.
+/// What turns the score of a query and key, and the gradient of its probability, into P and dS.
 struct PairTerms {
   float lse, delta;  // lse in units of log2
-  bool seen, kept;
+  bool seen, kept;   // by the mask, by dropout
 };
+/// score -> P, or with dropout P M without the 1 / (1 - p) of M; gradient -> dS. factor = 1 / (1 - p).
 __device__ inline void finish_element(float& score, float& gradient, const PairTerms& t, float scale, float factor) {
   const float p = t.seen ? power_of_two(fmaf(score, scale, -t.lse)) : 0.0F;
   score = t.kept ? p : 0.0F;
@@ -313,7 +313,7 @@ void flash_backward(const Context& ctx, const AttentionBackwardArgs& args) {
       dropout ? flash_backward_query_kernel<M, Queries, true> : flash_backward_query_kernel<M, Queries, false>;
   const int64_t query_tiles = ceil_div(args.shape.max_seq, Queries::kRows);
   query_kernel<<<grid_size(query_tiles * call.sequences * call.heads), Queries::kThreads,
-                 allow_shared(query_kernel, flash_backward_bytes<Queries>(), kOp), stream>>>(
+                 allow_shared(ctx, query_kernel, flash_backward_bytes<Queries>(), kOp), stream>>>(
       call, deltas, static_cast<int>(query_tiles));
   check_cuda(cudaGetLastError(), kOp);
 
@@ -323,8 +323,8 @@ void flash_backward(const Context& ctx, const AttentionBackwardArgs& args) {
   const int64_t most_keys = call.kv_rows - call.q_rows + args.shape.max_seq;
   const int64_t key_tiles = ceil_div(most_keys, Keys::kRows);
   key_kernel<<<grid_size(key_tiles * call.sequences * call.kv_heads), Keys::kThreads,
-               allow_shared(key_kernel, flash_backward_bytes<Keys>(), kOp), stream>>>(call, deltas,
-                                                                                      static_cast<int>(key_tiles));
+               allow_shared(ctx, key_kernel, flash_backward_bytes<Keys>(), kOp), stream>>>(call, deltas,
+                                                                                           static_cast<int>(key_tiles));
   check_cuda(cudaGetLastError(), kOp);
 }
 

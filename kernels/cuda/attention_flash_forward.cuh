@@ -179,7 +179,7 @@ void flash_forward(const Context& ctx, const AttentionForwardArgs& args) {
   using S = typename FlashForwardSizes<M, HeadDim>::Type;
   const auto call = common_call<typename M::Element>(args);
   const auto kernel = call.drop_below > 0 ? flash_forward_kernel<M, S, true> : flash_forward_kernel<M, S, false>;
-  const unsigned shared = allow_shared(kernel, flash_forward_bytes<S>(), "attention_forward");
+  const unsigned shared = allow_shared(ctx, kernel, flash_forward_bytes<S>(), "attention_forward");
   const int64_t tiles = ceil_div(args.shape.max_seq, S::kRows);
   kernel<<<grid_size(tiles * call.sequences * call.heads), S::kThreads, shared, stream_of(ctx)>>>(
       call, static_cast<int>(tiles));

@@ -1,6 +1,8 @@
 // The attention kernels of the card against the CPU op, and against each other. Stated error: norm of the difference
 // over the norm of the CPU's result, at most 2^-8 forward and 2^-7 backward for bf16, an eighth of that for fp16. The
 // kernels round the probabilities and their gradients to the type of q between two products, which the CPU does not.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -146,9 +148,7 @@ class Problem {
 };
 
 std::string text_of(const Lengths& lengths) {
-  std::string text;
-  for (const std::int64_t length : lengths) text += " " + std::to_string(length);
-  return text;
+  return fmt::format(" {}", fmt::join(lengths, " "));
 }
 ::testing::Message name_of(const Case& c, Dtype dtype, std::int64_t head_dim) {
   return ::testing::Message() << dtype_name(dtype) << " heads " << c.heads << "/" << c.kv_heads << " of " << head_dim
