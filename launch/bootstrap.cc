@@ -78,8 +78,8 @@ void Bootstrap::finish() {
 void Bootstrap::fail_job(const std::string& message, ExitCode code) {
   std::string report = fmt::format("trainer: {}\n", message);
   if (job_) report = fmt::format("trainer: rank {} of {} (host {}): {}\n", rank(), size(), host_, message);
-  // A communication error names its collective itself.
-  if (job_ && code != ExitCode::communication) report += fmt::format("  last collective: {}\n", last_operation());
+  // A communication error names its collective itself, and what is wrong with files needs none.
+  if (job_ && code == ExitCode::other) report += fmt::format("  last collective: {}\n", last_operation());
   if (job_) {
     JobRanks& ranks = job_->ranks();
     const bool beside_rank_0 = ranks.process(rank()).node == ranks.process(0).node;

@@ -227,8 +227,7 @@ void MpiExchange::look_for_trouble(Clock::duration waited) {
   }
   // A rank may send its last message and end in good order: what it sent is there at the second look.
   for (const int peer : ended)
-    if (std::find(ended_.begin(), ended_.end(), peer) != ended_.end())
-      give_up("the process has ended", seconds(waited));
+    if (std::find(ended_.begin(), ended_.end(), peer) != ended_.end()) give_up("", seconds(waited));
   ended_ = std::move(ended);
   if (job_->launcher_ended()) give_up("the launcher (mpirun or srun) has ended", seconds(waited));
   if (seconds(waited) >= options_.timeout_seconds)
@@ -241,10 +240,11 @@ void MpiExchange::look_for_trouble(Clock::duration waited) {
 }
 
 void MpiExchange::give_up(const std::string& reason, double waited_seconds) {
-  const std::string absent = describe_all(missing());
+  std::string text = fmt::format("{}: {} waited {:.1f} s for {}", where(), job_->describe(job_->rank()), waited_seconds,
+                                 describe_all(missing()));
+  if (!reason.empty()) text += ": " + reason;
   abandon();
-  fail(ExitCode::communication, "{}: {} waited {:.1f} s for {}: {}", where(), job_->describe(job_->rank()),
-       waited_seconds, absent, reason);
+  throw Error(ExitCode::communication, text);
 }
 
 void MpiExchange::transport_failed(int code) {

@@ -78,6 +78,7 @@ class MpiExchange {
   std::vector<int> missing();
   void look_for_trouble(Clock::duration waited);
   [[noreturn]] void transport_failed(int code);
+  /// `reason` may be empty: the states of the missing ranks say enough.
   [[noreturn]] void give_up(const std::string& reason, double waited_seconds);
   void abandon();
   std::string where() const;
