@@ -1,5 +1,6 @@
 #include "launch/bootstrap.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -15,8 +16,9 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// A communication failure is seen on several hosts at the same time, and only ranks of one host can agree who reports
-// it. The host of rank 0 goes first; its abort ends the others while they wait.
+// A timeout or a disagreement is seen on several hosts at the same time, and only ranks of one host can agree who
+// reports it. The host of rank 0 goes first; its abort ends the others while they wait. That a rank has ended is seen
+// on its own host only.
 constexpr auto kOtherHostsWait = 5s;
 // A rank that does not report waits to be ended by the launcher, whose exit code is then the reporter's.
 constexpr auto kSilentWait = 10s;
@@ -53,6 +55,13 @@ void check_size(int size) {
          declared);
 }
 
+bool seen_on_other_hosts(const JobRanks& ranks, ExitCode code) {
+  if (code != ExitCode::communication) return false;
+  for (int r = 0; r < ranks.size(); ++r)
+    if (ranks.state(r) == ProcessState::ended) return false;
+  return true;
+}
+
 }  // namespace
 
 Bootstrap::Bootstrap(int* argc, char*** argv) : host_(this_process().host) {
@@ -83,7 +92,7 @@ void Bootstrap::fail_job(const std::string& message, ExitCode code) {
   if (job_) {
     JobRanks& ranks = job_->ranks();
     const bool beside_rank_0 = ranks.process(rank()).node == ranks.process(0).node;
-    if (code == ExitCode::communication && !beside_rank_0) std::this_thread::sleep_for(kOtherHostsWait);
+    if (!beside_rank_0 && seen_on_other_hosts(ranks, code)) std::this_thread::sleep_for(kOtherHostsWait);
     if (!ranks.claim_failure()) {
       std::this_thread::sleep_for(kSilentWait);
       std::_Exit(static_cast<int>(code));

@@ -216,10 +216,11 @@ std::unique_ptr<Communicator> MpiCommunicator::split(int color, int key, const s
 
 }  // namespace
 
-std::unique_ptr<Communicator> make_mpi_world(std::shared_ptr<JobRanks> ranks, const CommunicatorOptions& options) {
+std::unique_ptr<Communicator> make_mpi_world(const std::shared_ptr<JobRanks>& ranks,
+                                             const CommunicatorOptions& options) {
   MPI_Comm world = MPI_COMM_NULL;
   check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &world), "MPI_Comm_dup");
-  return std::make_unique<MpiCommunicator>(world, "world", std::move(ranks), options);
+  return std::make_unique<MpiCommunicator>(world, "world", ranks, options);
 }
 
 }  // namespace trainer

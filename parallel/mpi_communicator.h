@@ -9,6 +9,7 @@
 namespace trainer {
 
 /// All ranks of the job. Collective. MPI must have been started (MpiJob).
-std::unique_ptr<Communicator> make_mpi_world(std::shared_ptr<JobRanks> ranks, const CommunicatorOptions& options);
+std::unique_ptr<Communicator> make_mpi_world(const std::shared_ptr<JobRanks>& ranks,
+                                             const CommunicatorOptions& options);
 
 }  // namespace trainer

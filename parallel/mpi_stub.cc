@@ -31,7 +31,7 @@ void MpiJob::abort(int exit_code) {
   std::_Exit(exit_code);
 }
 
-std::unique_ptr<Communicator> make_mpi_world(std::shared_ptr<JobRanks> /*ranks*/,
+std::unique_ptr<Communicator> make_mpi_world(const std::shared_ptr<JobRanks>& /*ranks*/,
                                              const CommunicatorOptions& /*options*/) {
   refuse();
 }
