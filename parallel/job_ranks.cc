@@ -1,9 +1,9 @@
 #include "parallel/job_ranks.h"
 
-#include <algorithm>
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <fstream>
 #include <iterator>
