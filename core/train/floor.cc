@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <utility>
 
 #include "core/runtime/check.h"
 
@@ -52,12 +53,16 @@ FloorTime replay_floor(const Context& ctx, const std::vector<OpProfiler::Call>& 
   const auto begun = Clock::now();
   do {
     start.record(ctx);
+    std::int64_t waiting = 0;  // bytes of neighbouring ops: one copy, as one fused op would be
     for (const OpProfiler::Call& call : calls) {
-      if (runs_as_it_is(call.cost.kind))
-        call.run(ctx);
-      else
-        traffic.move(ctx, call.cost.bytes);
+      if (!runs_as_it_is(call.cost.kind)) {
+        waiting += call.cost.bytes;
+        continue;
+      }
+      traffic.move(ctx, std::exchange(waiting, 0));
+      call.run(ctx);
     }
+    traffic.move(ctx, waiting);
     end.record(ctx);
     end.synchronize();
     times.push_back(end.milliseconds_since(start));

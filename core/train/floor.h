@@ -1,6 +1,6 @@
 // The floor of a training step: the time below which this card cannot do it with these matrix products and this
-// attention. The step's own GEMMs and attention calls run as they are, in order; in place of every other op a copy
-// moves the bytes that the op must move. Nothing waits for a host, and the card is as warm as in training.
+// attention. The step's own GEMMs and attention calls run as they are, in order; in place of the ops between them a
+// copy moves the bytes that those must move. Nothing waits for a host, and the card is as warm as in training.
 #pragma once
 #include <cstdint>
 #include <vector>

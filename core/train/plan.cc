@@ -17,21 +17,27 @@ namespace {
 constexpr std::int64_t kMiB = std::int64_t{1} << 20;
 
 /// CUDA's own: context, code of our kernels and of the libraries, their handles. Measured on an H200 with CUDA 13.
-constexpr std::int64_t kCudaContext = 600 * kMiB;
+constexpr std::int64_t kCudaContext = 560 * kMiB;
 
-/// What cuDNN's fused backward pass keeps: dQ in float32 while its parts are added, a float32 sum for each row, and,
-/// where query heads share key/value heads, dK and dV of every query head in 16 bits.
-std::int64_t attention_scratch(const ModelShape& shape) {
+/// What cuDNN's fused backward pass keeps, as measured with cuDNN 9 on an H200: dQ in float32 while its parts are
+/// added, and of each part a copy of its own where the order of addition is fixed (a part is what 128 keys contribute,
+/// 256 with wide heads); a float32 sum for each row; and, where query heads share key/value heads, dK and dV of every
+/// query head in 16 bits.
+std::int64_t attention_scratch(const Config& config, const ModelShape& shape) {
   if (dtype_size(shape.dtype) != 2) return 0;
+  const std::int64_t keys_of_a_part = shape.head_dim > 64 ? 256 : 128;
+  const std::int64_t parts = config.train.deterministic ? (shape.seq_length + keys_of_a_part - 1) / keys_of_a_part : 1;
   const std::int64_t head_elements = shape.tokens * shape.heads * shape.head_dim;
   const std::int64_t shared = shape.heads != shape.kv_heads ? 2 * head_elements * dtype_size(shape.dtype) : 0;
-  return head_elements * dtype_size(Dtype::f32) + shape.tokens * shape.heads * dtype_size(Dtype::f32) + shared;
+  return parts * head_elements * dtype_size(Dtype::f32) + shape.tokens * shape.heads * dtype_size(Dtype::f32) + shared;
 }
 
-std::vector<MemoryReserve> gpu_reserves(const ModelShape& shape) {
-  return {{"CUDA context", kCudaContext, true},
-          {"kernel workspace", DeviceContext::kDefaultWorkspace, true},
-          {"attention workspace", attention_scratch(shape), false}};
+std::vector<MemoryReserve> gpu_reserves(const Config& config, const ModelShape& shape) {
+  std::vector<MemoryReserve> reserves = {{"CUDA context", kCudaContext, true},
+                                         {"kernel workspace", DeviceContext::kDefaultWorkspace, true}};
+  if (config.train.attention != AttentionChoice::builtin)
+    reserves.push_back({"attention workspace", attention_scratch(config, shape), false});
+  return reserves;
 }
 
 DeviceKind planned_device(const Config& config) {
@@ -95,10 +101,11 @@ std::int64_t MemoryEstimate::total_bytes() const {
 MemoryEstimate plan_memory(const Config& config, const Mesh& mesh, DeviceKind device) {
   Arena measuring;
   const EngineParts parts(config, mesh, measuring);
-  return {.classes = measuring.plan(),
-          .buffers = measuring.largest(),
-          .reserves = device == DeviceKind::cuda ? gpu_reserves(parts.model.shape()) : std::vector<MemoryReserve>{},
-          .parameters = parts.model.layout().numel()};
+  return {
+      .classes = measuring.plan(),
+      .buffers = measuring.largest(),
+      .reserves = device == DeviceKind::cuda ? gpu_reserves(config, parts.model.shape()) : std::vector<MemoryReserve>{},
+      .parameters = parts.model.layout().numel()};
 }
 
 MemoryEstimate plan_memory(const Config& config, int rank) {

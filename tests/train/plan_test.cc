@@ -113,7 +113,7 @@ TEST(Plan, AdviceShrinksTheBuffer) {
     const std::string key = advice.substr(0, advice.find(':'));
     std::string value = advice.substr(advice.find(": ") + 2);
     value = value.substr(0, value.find(' '));
-    std::vector<std::string> followed = with(sets, {key + "=" + value});
+    std::vector<std::string> followed = with(sets, {fmt::format("{}={}", key, value)});
     const MemoryEstimate after = plan_memory(family_config("llama3", followed, 0), 0);
     SCOPED_TRACE(fmt::format("{}: {}", buffer.name, advice));
     if (buffer.memory_class == MemoryClass::logits) continue;  // a bounded chunk, however wide the vocabulary
