@@ -64,6 +64,17 @@ TRAINER_HOST_DEVICE inline void decide_update(const PrepareUpdateArgs& args, con
   }
 }
 
+/// base^exponent by squaring: a few multiplications, with the same bits on the host and on the device, unlike pow. For
+/// 0 <= base <= 1 the absolute error stays near the rounding of 1.
+TRAINER_HOST_DEVICE inline double power(double base, std::int64_t exponent) {
+  double result = 1.0;
+  for (; exponent > 0; exponent >>= 1) {
+    if ((exponent & 1) != 0) result *= base;
+    base *= base;
+  }
+  return result;
+}
+
 template <class Math>
 struct Updated {
   Math weight, m, v;
@@ -91,9 +102,7 @@ struct AdamWRule {
         eps(static_cast<Math>(args.eps)),
         decay(static_cast<Math>(args.lr * args.weight_decay)) {}
 
-  TRAINER_HOST_DEVICE static double correction(double beta, std::int64_t t) {
-    return 1.0 - pow(beta, static_cast<double>(t));
-  }
+  TRAINER_HOST_DEVICE static double correction(double beta, std::int64_t t) { return 1.0 - power(beta, t); }
 
   TRAINER_HOST_DEVICE Updated<Math> operator()(Math weight, Math grad, Math m, Math v) const {
     const Math g = grad * grad_factor;
