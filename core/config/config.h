@@ -187,7 +187,7 @@ struct TrainConfig {
     v.key(
         "attention", attention, any_value,
         "Attention on the GPU: cudnn is cuDNN's (sm_80 and newer, without dropout on probabilities), builtin our own; "
-        "auto takes cuDNN's where it can.");
+        "auto takes the faster of those that can.");
     v.key("deterministic", deterministic, any_value,
           "Same configuration on the same machine gives bit-identical losses.");
     v.key("output_dir", output_dir, any_value, "The run folder: resolved configuration, metrics, logs, checkpoints.");

@@ -12,7 +12,7 @@ struct Device {
   int index = 0;  // CUDA device ordinal of this process
 };
 
-/// Which attention kernels serve a CUDA context. automatic: cuDNN's where they can, ours otherwise.
+/// Which attention kernels serve a CUDA context. automatic: the faster of those that can.
 enum class AttentionChoice : std::uint8_t { automatic, cudnn, builtin };
 
 /// Library handles and what was learnt about the card: kernels/cuda/backend.h; made by make_cuda_backend.

@@ -179,7 +179,8 @@ AttentionPlanKey plan_key(const Context& ctx, const AttentionShape& shape, const
 bool cudnn_attention_fits(const Context& ctx, const AttentionShape& shape, const Tensor& q, const Tensor& q_starts,
                           const Tensor& k) {
   const std::int64_t sequences = q_starts.cols - 1;
-  const bool one_length = shape.max_seq * sequences == q.rows && k.rows == q.rows;
+  // cuDNN refuses sequences of one token.
+  const bool one_length = shape.max_seq > 1 && shape.max_seq * sequences == q.rows && k.rows == q.rows;
   const bool sixteen_bit = q.dtype == Dtype::bf16 || q.dtype == Dtype::f16;
   return ctx.backend->properties.sm >= 80 && sixteen_bit && one_length && shape.dropout.p == 0.0 &&
          shape.head_dim % 8 == 0 && shape.head_dim <= 128;
