@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <exception>
 #include <functional>
+#include <sstream>
 
 #include "launch/bootstrap.h"
 #include "launch/commands.h"
@@ -35,6 +36,11 @@ A run goes on from its newest checkpoint when it is started again (checkpoint.lo
 constexpr const char* kExitCodes =
     R"(Exit codes: 0 done, 2 configuration, 3 data, 4 checkpoint, 5 memory, 6 diverged, 7 communication,
 75 stopped by a signal after saving (start again to go on), 1 anything else.)";
+
+std::string trimmed(std::string text) {
+  text.erase(text.find_last_not_of('\n') + 1);
+  return text;
+}
 
 /// Everything that can be asked on the command line, and the function that answers.
 struct CommandLine {
@@ -150,12 +156,16 @@ struct CommandLine {
 int main(int argc, char** argv) {
   using namespace trainer;
   CommandLine line;
-  try {
-    line.app.parse(argc, argv);
-  } catch (const CLI::ParseError& e) {
-    const bool asked = e.get_exit_code() == 0;  // --help, --version
-    line.app.exit(e);
-    return static_cast<int>(asked ? ExitCode::ok : ExitCode::config);
-  }
-  return run_reporting_errors(argc, argv, [&](Bootstrap& bootstrap) { return line.run(bootstrap); });
+  // Understood only after joining the job, so that its ranks answer once.
+  return run_reporting_errors(argc, argv, [&](Bootstrap& bootstrap) {
+    try {
+      line.app.parse(argc, argv);
+    } catch (const CLI::ParseError& e) {
+      std::ostringstream answer, complaint;
+      if (line.app.exit(e, answer, complaint) != 0) fail(ExitCode::config, "{}", trimmed(complaint.str()));
+      if (bootstrap.rank() == 0) fmt::print("{}", answer.str());  // --help, --version
+      return ExitCode::ok;
+    }
+    return line.run(bootstrap);
+  });
 }

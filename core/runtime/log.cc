@@ -18,7 +18,7 @@ constexpr const char* kPattern = "%Y-%m-%dT%H:%M:%SZ %^%l%$ %v";
 Log::Log(bool console) : logger_(std::make_shared<spdlog::logger>("trainer")) {
   if (console) logger_->sinks().push_back(std::make_shared<spdlog::sinks::stdout_sink_mt>());
   logger_->set_pattern(kPattern, spdlog::pattern_time_type::utc);
-  logger_->flush_on(spdlog::level::warn);
+  logger_->flush_on(spdlog::level::info);  // the last lines before a crash are those that are read
 }
 
 Log::~Log() = default;

@@ -59,6 +59,20 @@ TEST(CommandLine, WhatIsNotUnderstoodIsRefused) {
   EXPECT_TRUE(mentions(folder.command("--config missing.yaml").err, {"missing.yaml"}));
 }
 
+TEST(CommandLine, SeveralRanksAnswerOnce) {
+  const RunFolder folder;
+  const std::string four = fmt::format("{}/launch/mpirun.sh -np 4 {} ", TRAINER_SOURCE_DIR, TRAINER_BINARY);
+  const Result wrong = Job(folder.path(), four + "--confg config.yaml", {}).wait();
+  EXPECT_EQ(wrong.exit_code, 2);
+  EXPECT_EQ(count_of(wrong.out + wrong.err, "--confg"), 1) << wrong.out << wrong.err;
+  const Result version = Job(folder.path(), four + "--version", {}).wait();
+  EXPECT_EQ(version.exit_code, 0);
+  EXPECT_EQ(count_of(version.out, "compiler"), 1) << version.out;
+  const Result printed = Job(folder.path(), four + "--config config.yaml --print-config", {}).wait();
+  EXPECT_EQ(printed.exit_code, 0);
+  EXPECT_EQ(count_of(printed.out, "data_parallel_size: 4"), 1) << printed.out;
+}
+
 TEST(CommandLine, WrongEnvironmentIsRefused) {
   const RunFolder folder;
   const Result fault = folder.command("--config config.yaml", {{"TRAINER_FAULT", "site=step,action=explode"}});

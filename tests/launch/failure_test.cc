@@ -72,5 +72,12 @@ TEST(Failure, OfOneOfFourEndsTheJob) {
   expect_job_ends(4, {"parallelism.tensor_parallel_size=2", "parallelism.zero_stage=1"});
 }
 
+/// What a rank logged until it was killed can be read.
+TEST(Failure, LosesNoLogLine) {
+  const RunFolder folder;
+  folder.run({.ranks = 2, .fault = "rank=1,step=5,site=step,action=kill", .print = true});
+  EXPECT_EQ(folder.hashes(1).size(), 4u);
+}
+
 }  // namespace
 }  // namespace trainer::launch_test

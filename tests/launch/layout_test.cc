@@ -92,8 +92,8 @@ TEST(Layouts, TiedEmbeddingsStayTied) {
 /// A vocabulary that the tensor-parallel size does not divide, and one beyond 16 bits.
 TEST(Layouts, PaddedVocabulariesDoNotShow) {
   const RunFolder folder;
-  std::vector<std::int32_t> ids;
-  for (int i = 0; i < 8 * 16 + 1; ++i) ids.push_back(std::array{65535, 65536, 128255, 0, 7}[i % 5]);
+  std::vector<std::int32_t> ids(8 * 16 + 1);
+  for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = std::array{65535, 65536, 128255, 0, 7}[i % 5];
   write_shard(folder / "large.h5", ids, 128256);
   const std::vector<std::vector<std::string>> models = {
       {"model.vocab_size=257"},

@@ -45,8 +45,8 @@ void expect_true_rates(const std::vector<nlohmann::json>& records) {
 
 TEST(Throughput, CountsTokensOnceAndTrainingOnly) {
   const RunFolder folder;
-  std::vector<std::uint8_t> mask;
-  for (int i = 0; i < 100 * 16 + 1; ++i) mask.push_back(i % 2 == 0 ? 0 : 1);
+  std::vector<std::uint8_t> mask(100 * 16 + 1);
+  for (std::size_t i = 1; i < mask.size(); i += 2) mask[i] = 1;
   write_shard(folder / "masked.h5", learnable_tokens(100 * 16 + 1, 64), 64, mask);
   const std::vector<std::string> sets = {"data.train=[masked.h5]", "data.validation=[train.h5]", "eval.interval=4",
                                          "eval.batches=2",         "checkpoint.save_interval=6", "logging.interval=2",
