@@ -120,7 +120,7 @@ Outputs attention(Workbench& w) {
   constexpr std::int64_t kQ = kHeads * kHeadDim, kKv = kKvHeads * kHeadDim;
   const std::int64_t n = w.tokens();
   const HostTensor qkv = w.in(n, kQ + 2 * kKv), dout = w.in(n, kQ), other_out = w.in(n, kQ);
-  HostTensor dqkv = w.out(n, kQ + 2 * kKv), out = w.out(n, kQ), lse = w.sums(n, kHeads);
+  HostTensor dqkv = w.out(n, kQ + 2 * kKv), out = w.out(n, kQ), lse = w.sums(1, n * kHeads);
   const HostIds starts{0, static_cast<std::int32_t>(n / 3), static_cast<std::int32_t>(n)};
   ops::AttentionShape shape{.heads = kHeads, .kv_heads = kKvHeads, .head_dim = kHeadDim, .scale = 0.5};
   shape.window = n / 2;
