@@ -31,59 +31,41 @@ __device__ inline Position position_of(const HeadNorm<T>& p, int64_t item) {
   return {token, static_cast<int>(item - token * p.heads)};
 }
 
-/// Heads that a group reads before it works on the first: one vector a lane is too little in flight.
-__host__ __device__ constexpr int heads_at_once(int vectors_per_lane) {
-  return vectors_per_lane == 1 ? 4 : vectors_per_lane == 2 ? 2 : 1;
-}
-
 template <class T, int N, int VPT>
 __global__ void __launch_bounds__(kThreads) head_norm_forward_kernel(HeadNorm<T> p) {
-  constexpr int kHeads = heads_at_once(VPT);
-  const int lane = threadIdx.x % p.lanes, groups = kThreads / p.lanes;
-  const int64_t first = static_cast<int64_t>(blockIdx.x) * (groups * kHeads) + threadIdx.x / p.lanes;
-  Packed<T, N> packed[kHeads][VPT];
-  Position at[kHeads];
+  const int lane = threadIdx.x % p.lanes;
+  const int64_t item = static_cast<int64_t>(blockIdx.x) * (kThreads / p.lanes) + threadIdx.x / p.lanes;
+  const bool here = item < p.items;  // all lanes stay for the sum of the warp
+  const Position at = position_of(p, here ? item : 0);
+  const T* x = p.x.at(at.token, at.head * p.head_dim);
+  float values[VPT][N] = {};
+  float squares = 0;
 #pragma unroll
-  for (int h = 0; h < kHeads; ++h) {
-    const int64_t item = first + h * groups;
-    at[h] = position_of(p, min(item, p.items - 1));  // all lanes stay for the sums of the warp
+  for (int v = 0; v < VPT; ++v) {
+    const int col = (v * p.lanes + lane) * N;
+    if (here && col < p.head_dim) load_vector<N>(x + col, values[v]);
 #pragma unroll
-    for (int v = 0; v < VPT; ++v) {
-      const int col = (v * p.lanes + lane) * N;
-      if (col < p.head_dim) packed[h][v] = Packed<T, N>::load(p.x.at(at[h].token, at[h].head * p.head_dim + col));
-    }
+    for (int j = 0; j < N; ++j) squares += values[v][j] * values[v][j];
   }
+  const float rstd = 1.0f / sqrtf(lane_sum(squares, p.lanes) / static_cast<float>(p.head_dim) + p.eps);
+  if (!here) return;
+  T* out = p.out.at(at.token, at.head * p.head_dim);
 #pragma unroll
-  for (int h = 0; h < kHeads; ++h) {
-    float values[VPT][N] = {};
-    float squares = 0;
+  for (int v = 0; v < VPT; ++v) {
+    const int col = (v * p.lanes + lane) * N;
+    if (col >= p.head_dim) break;
+    float weight[N];
+    load_vector<N>(p.weight + col, weight);
 #pragma unroll
-    for (int v = 0; v < VPT; ++v) {
-      if ((v * p.lanes + lane) * N < p.head_dim) packed[h][v].unpack(values[v]);
-#pragma unroll
-      for (int j = 0; j < N; ++j) squares += values[v][j] * values[v][j];
-    }
-    const float rstd = 1.0f / sqrtf(lane_sum(squares, p.lanes) / static_cast<float>(p.head_dim) + p.eps);
-    if (first + h * groups >= p.items) continue;
-    T* out = p.out.at(at[h].token, at[h].head * p.head_dim);
-#pragma unroll
-    for (int v = 0; v < VPT; ++v) {
-      const int col = (v * p.lanes + lane) * N;
-      if (col >= p.head_dim) break;
-      float weight[N];
-      load_vector<N>(p.weight + col, weight);
-#pragma unroll
-      for (int j = 0; j < N; ++j) values[v][j] *= rstd * weight[j];
-      store_vector<N>(out + col, values[v]);
-    }
-    if (lane == 0) *p.rstd.at(at[h].token, at[h].head) = rstd;
+    for (int j = 0; j < N; ++j) values[v][j] *= rstd * weight[j];
+    store_vector<N>(out + col, values[v]);
   }
+  if (lane == 0) *p.rstd.at(at.token, at.head) = rstd;
 }
 
-/// As norm_backward for RMSNorm; a group takes every groups-th head of the whole tensor, a few at once.
+/// As norm_backward for RMSNorm; a group takes every groups-th head of the whole tensor.
 template <class T, int N, int VPT>
 __global__ void __launch_bounds__(kThreads) head_norm_backward_kernel(HeadNorm<T> p) {
-  constexpr int kHeads = heads_at_once(VPT) > 2 ? 2 : heads_at_once(VPT);
   extern __shared__ float sums[];  // [groups of the block, D]
   const int lane = threadIdx.x % p.lanes, group = threadIdx.x / p.lanes, groups = kThreads / p.lanes;
   float weight[VPT][N] = {}, dweight[VPT][N] = {};
@@ -94,51 +76,41 @@ __global__ void __launch_bounds__(kThreads) head_norm_backward_kernel(HeadNorm<T
   }
   const int64_t step = static_cast<int64_t>(gridDim.x) * groups;
   // All groups of a warp make the same number of rounds: they share its sums.
-  for (int64_t start = static_cast<int64_t>(blockIdx.x) * groups; start < p.items; start += kHeads * step) {
-    Packed<T, N> dout[kHeads][VPT], x[kHeads][VPT];
-    Position at[kHeads];
-    float rstd[kHeads];
+  for (int64_t first = static_cast<int64_t>(blockIdx.x) * groups; first < p.items; first += step) {
+    const int64_t item = first + group;
+    const bool here = item < p.items;
+    const Position at = position_of(p, here ? item : 0);
+    const int64_t start = at.head * p.head_dim;
+    const float rstd = here ? *p.rstd.at(at.token, at.head) : 0.0f;
+    float g[VPT][N] = {}, xhat[VPT][N] = {};
+    float sum = 0;
 #pragma unroll
-    for (int h = 0; h < kHeads; ++h) {
-      at[h] = position_of(p, min(start + group + h * step, p.items - 1));
-      const int64_t head = at[h].head * p.head_dim;
-#pragma unroll
-      for (int v = 0; v < VPT; ++v) {
-        const int col = (v * p.lanes + lane) * N;
-        if (col >= p.head_dim) break;
-        dout[h][v] = Packed<T, N>::load(p.dout.at(at[h].token, head + col));
-        x[h][v] = Packed<T, N>::load(p.x.at(at[h].token, head + col));
+    for (int v = 0; v < VPT; ++v) {
+      const int col = (v * p.lanes + lane) * N;
+      if (here && col < p.head_dim) {
+        load_vector<N>(p.dout.at(at.token, start + col), g[v]);
+        load_vector<N>(p.x.at(at.token, start + col), xhat[v]);
       }
-      rstd[h] = *p.rstd.at(at[h].token, at[h].head);
     }
 #pragma unroll
-    for (int h = 0; h < kHeads; ++h) {
-      const bool here = start + group + h * step < p.items;
-      float g[VPT][N] = {}, xhat[VPT][N] = {};
-      float sum = 0;
+    for (int v = 0; v < VPT; ++v) {
 #pragma unroll
-      for (int v = 0; v < VPT; ++v) {
-        if (!here || (v * p.lanes + lane) * N >= p.head_dim) break;
-        dout[h][v].unpack(g[v]);
-        x[h][v].unpack(xhat[v]);
-#pragma unroll
-        for (int j = 0; j < N; ++j) {
-          xhat[v][j] *= rstd[h];
-          dweight[v][j] += g[v][j] * xhat[v][j];
-          g[v][j] *= weight[v][j];
-          sum += g[v][j] * xhat[v][j];
-        }
+      for (int j = 0; j < N; ++j) {
+        xhat[v][j] *= rstd;
+        dweight[v][j] += g[v][j] * xhat[v][j];
+        g[v][j] *= weight[v][j];
+        sum += g[v][j] * xhat[v][j];
       }
-      const float mean = lane_sum(sum, p.lanes) / static_cast<float>(p.head_dim);
-      if (!here) continue;
+    }
+    const float mean = lane_sum(sum, p.lanes) / static_cast<float>(p.head_dim);
+    if (!here) continue;
 #pragma unroll
-      for (int v = 0; v < VPT; ++v) {
-        const int col = (v * p.lanes + lane) * N;
-        if (col >= p.head_dim) break;
+    for (int v = 0; v < VPT; ++v) {
+      const int col = (v * p.lanes + lane) * N;
+      if (col >= p.head_dim) break;
 #pragma unroll
-        for (int j = 0; j < N; ++j) g[v][j] = rstd[h] * (g[v][j] - xhat[v][j] * mean);
-        store_vector<N>(p.dx.at(at[h].token, at[h].head * p.head_dim + col), g[v]);
-      }
+      for (int j = 0; j < N; ++j) g[v][j] = rstd * (g[v][j] - xhat[v][j] * mean);
+      store_vector<N>(p.dx.at(at.token, start + col), g[v]);
     }
   }
 #pragma unroll
@@ -181,7 +153,7 @@ template <class T, int N>
 void forward(const Context& ctx, HeadNorm<T> p) {
   const HeadLayout layout = head_layout(p.head_dim / N);
   p.lanes = layout.lanes;
-  const unsigned blocks = grid_size(ceil_div(p.items, kThreads / p.lanes * heads_at_once(layout.vectors_per_lane)));
+  const unsigned blocks = grid_size(ceil_div(p.items, kThreads / p.lanes));
   switch (layout.vectors_per_lane) {
     case 1:
       head_norm_forward_kernel<T, N, 1><<<blocks, kThreads, 0, stream_of(ctx)>>>(p);

@@ -36,9 +36,10 @@ constexpr int kForwardThreads = 256;  // of a block whose row it is, at most
 
 /// Many vectors a thread: all are read before the first is used, and few threads have to agree on a sum.
 RowLayout forward_layout(int64_t vectors) {
-  if (vectors <= 8 * kWarp) return {true, vectors <= 4 * kWarp ? 4 : 8, kWarp * kWarpsPerBlock};
-  if (vectors > 8 * kForwardThreads) refuse_width("add_norm_forward");
-  return {false, 8, threads_for(vectors, 8)};
+  if (vectors <= 4 * kWarp) return {true, 4, kWarp * kWarpsPerBlock};
+  const int per_thread = vectors <= 4 * 128 ? 4 : 8;
+  if (threads_for(vectors, per_thread) > kForwardThreads) refuse_width("add_norm_forward");
+  return {false, per_thread, threads_for(vectors, per_thread)};
 }
 
 template <class T>
@@ -147,8 +148,8 @@ void launch_forward(const Context& ctx, const NormForward<T>& p, int threads) {
 template <class T, int N>
 void forward(const Context& ctx, const NormForward<T>& p) {
   const RowLayout layout = forward_layout(p.cols / N);
-  if (layout.warp_row && layout.per_thread == 4) return launch_forward<T, N, 4, true>(ctx, p, layout.threads);
-  if (layout.warp_row) return launch_forward<T, N, 8, true>(ctx, p, layout.threads);
+  if (layout.warp_row) return launch_forward<T, N, 4, true>(ctx, p, layout.threads);
+  if (layout.per_thread == 4) return launch_forward<T, N, 4, false>(ctx, p, layout.threads);
   launch_forward<T, N, 8, false>(ctx, p, layout.threads);
 }
 
@@ -165,14 +166,14 @@ struct NormBackward {
 };
 
 /// Threads of a block whose row it is, such that VPT vectors a thread fit in its registers.
-__host__ __device__ constexpr int backward_threads(int per_thread) {
+constexpr int backward_threads(int per_thread) {
   return per_thread == 1 ? 768 : 512;
 }
 
-/// A warp for very short rows; otherwise a block with the fewest vectors a thread: the sums of dweight and dbias take
-/// the registers.
+/// A warp for short rows; otherwise a block with the fewest vectors a thread: the sums of dweight and dbias take the
+/// registers, and several blocks a multiprocessor hide each other's waiting better than several rows in one.
 RowLayout backward_layout(int64_t vectors) {
-  if (vectors <= kWarp) return {true, 1, kWarp * kWarpsPerBlock};
+  if (vectors <= 2 * kWarp) return {true, 2, kWarp * kWarpsPerBlock};
   int per_thread = 1;
   while (per_thread < 4 && threads_for(vectors, per_thread) > backward_threads(per_thread)) per_thread *= 2;
   const int threads = threads_for(vectors, per_thread);
@@ -180,130 +181,100 @@ RowLayout backward_layout(int64_t vectors) {
   return {false, per_thread, threads};
 }
 
-/// Sums over the threads of a row, of several numbers at once. The block form alternates between two buffers, so that
-/// one barrier a round is enough: who writes a buffer again has passed the barrier of the round between.
-template <bool kWarpRow, int kCount>
-__device__ inline void row_sums(float (&x)[kCount], unsigned round) {
-#pragma unroll
-  for (int i = 0; i < kCount; ++i) x[i] = lane_sum(x[i]);
-  if constexpr (!kWarpRow) {
-    __shared__ float parts[2][kCount][kWarp];
-    float(&buffer)[kCount][kWarp] = parts[round % 2];
-    if (threadIdx.x % kWarp == 0) {
-#pragma unroll
-      for (int i = 0; i < kCount; ++i) buffer[i][threadIdx.x / kWarp] = x[i];
-    }
+/// Both sums over the threads of a row. The block form alternates between two buffers, so that one barrier a row is
+/// enough: who writes a buffer again has passed the barrier of the row between.
+template <bool kWarpRow>
+__device__ inline float2 row_sums(float2 x, unsigned round) {
+  x.x = lane_sum(x.x);
+  x.y = lane_sum(x.y);
+  if constexpr (kWarpRow) {
+    return x;
+  } else {
+    __shared__ float2 parts[2][kWarp];
+    float2* buffer = parts[round % 2];
+    if (threadIdx.x % kWarp == 0) buffer[threadIdx.x / kWarp] = x;
     __syncthreads();
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      x[i] = 0;
-      for (unsigned w = 0; w < blockDim.x / kWarp; ++w) x[i] += buffer[i][w];
-    }
+    float2 total = make_float2(0, 0);
+    for (unsigned w = 0; w < blockDim.x / kWarp; ++w) total.x += buffer[w].x, total.y += buffer[w].y;
+    return total;
   }
 }
 
-/// What a thread reads of a row.
-template <class T, int N, int VPT>
-struct RowPart {
-  Packed<T, N> dout[VPT], sum[VPT], dresidual[VPT];
-  float mean, rstd;
-
-  /// Nothing when there is no such row.
-  __device__ void read(const NormBackward<T>& p, int64_t row, int lane, int lanes) {
-    if (row >= p.rows) return;
-#pragma unroll
-    for (int v = 0; v < VPT; ++v) {
-      const int col = (v * lanes + lane) * N;
-      if (col >= p.cols) break;
-      dout[v] = Packed<T, N>::load(p.dout.at(row, col));
-      sum[v] = Packed<T, N>::load(p.sum.at(row, col));
-      if (p.dresidual.data != nullptr) dresidual[v] = Packed<T, N>::load(p.dresidual.at(row, col));
-    }
-    mean = p.mean != nullptr ? p.mean[row] : 0.0f;
-    rstd = p.rstd[row];
-  }
-  __device__ void unpack_xhat(int v, float (&xhat)[N]) const {
-    sum[v].unpack(xhat);
-#pragma unroll
-    for (int j = 0; j < N; ++j) xhat[j] = (xhat[j] - mean) * rstd;
-  }
-};
-
-/// A group (a warp or a block) takes every groups-th row, `kRows` of them at once, keeps its sums of dweight and dbias
-/// in registers, and reads the next rows while it works on these. With xhat = (sum - mean) rstd and g = dout weight:
+/// A group (a warp or a block) takes every groups-th row, keeps its sums of dweight and dbias in registers, and reads
+/// the next row while it works on this one. With xhat = (sum - mean) rstd and g = dout weight:
 ///   dx = dresidual + rstd (g - mean(g) - xhat mean(g xhat)), for RMSNorm without mean(g).
 template <class T, int N, int VPT, bool kWarpRow, bool kLayernorm>
 __global__ void __launch_bounds__(kWarpRow ? kWarp* kWarpsPerBlock : backward_threads(VPT))
     norm_backward_kernel(NormBackward<T> p) {
-  constexpr int kRows = VPT == 1 ? 2 : 1;
   const int lane = kWarpRow ? threadIdx.x % kWarp : threadIdx.x;
   const int lanes = kWarpRow ? kWarp : blockDim.x;
   const int64_t group = kWarpRow ? static_cast<int64_t>(blockIdx.x) * kWarpsPerBlock + threadIdx.x / kWarp : blockIdx.x;
   const int64_t groups = static_cast<int64_t>(gridDim.x) * (kWarpRow ? kWarpsPerBlock : 1);
+  const int vectors = p.cols / N;
   const float inverse_cols = 1.0f / static_cast<float>(p.cols);
 
-  Packed<T, N> weight[VPT];
+  Packed<T, N> weight[VPT], next_dout[VPT], next_sum[VPT], next_residual[VPT];
   float dweight[VPT][N] = {};
   float dbias[kLayernorm ? VPT : 1][N] = {};
+  float next_mean = 0, next_rstd = 0;
+  const auto read = [&](int64_t row) {
+#pragma unroll
+    for (int v = 0; v < VPT; ++v) {
+      const int col = (v * lanes + lane) * N;
+      if (col >= p.cols) break;
+      next_dout[v] = Packed<T, N>::load(p.dout.at(row, col));
+      next_sum[v] = Packed<T, N>::load(p.sum.at(row, col));
+      if (p.dresidual.data != nullptr) next_residual[v] = Packed<T, N>::load(p.dresidual.at(row, col));
+    }
+    if (kLayernorm) next_mean = p.mean[row];
+    next_rstd = p.rstd[row];
+  };
 #pragma unroll
   for (int v = 0; v < VPT; ++v)
-    if ((v * lanes + lane) * N < p.cols) weight[v] = Packed<T, N>::load(p.weight + (v * lanes + lane) * N);
-  RowPart<T, N, VPT> next[kRows];
-#pragma unroll
-  for (int r = 0; r < kRows; ++r) next[r].read(p, group + r * groups, lane, lanes);
+    if (v * lanes + lane < vectors) weight[v] = Packed<T, N>::load(p.weight + (v * lanes + lane) * N);
+  if (group < p.rows) read(group);
 
   unsigned round = 0;
-  for (int64_t first = group; first < p.rows; first += kRows * groups, ++round) {
-    RowPart<T, N, VPT> rows[kRows];
-    float sums[2 * kRows] = {};  // of g, and of g xhat
+  for (int64_t row = group; row < p.rows; row += groups, ++round) {
+    const float mean = next_mean, rstd = next_rstd;
+    Packed<T, N> residual[VPT];
+    float g[VPT][N], xhat[VPT][N];
+    float2 sums = make_float2(0, 0);  // of g, and of g xhat
 #pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-      rows[r] = next[r];
-      if (first + r * groups >= p.rows) break;
+    for (int v = 0; v < VPT; ++v) {
+      residual[v] = next_residual[v];
+      if (v * lanes + lane >= vectors) break;
+      float w[N];
+      next_dout[v].unpack(g[v]);
+      next_sum[v].unpack(xhat[v]);
+      weight[v].unpack(w);
 #pragma unroll
-      for (int v = 0; v < VPT; ++v) {
-        if ((v * lanes + lane) * N >= p.cols) break;
-        float g[N], xhat[N], w[N];
-        rows[r].dout[v].unpack(g);
-        rows[r].unpack_xhat(v, xhat);
-        weight[v].unpack(w);
-#pragma unroll
-        for (int j = 0; j < N; ++j) {
-          dweight[v][j] += g[j] * xhat[j];
-          if (kLayernorm) dbias[v][j] += g[j];
-          g[j] *= w[j];
-          sums[2 * r] += g[j];
-          sums[2 * r + 1] += g[j] * xhat[j];
-        }
+      for (int j = 0; j < N; ++j) {
+        xhat[v][j] = (xhat[v][j] - mean) * rstd;
+        dweight[v][j] += g[v][j] * xhat[v][j];
+        if (kLayernorm) dbias[v][j] += g[v][j];
+        g[v][j] *= w[j];
+        sums.x += g[v][j];
+        sums.y += g[v][j] * xhat[v][j];
       }
     }
+    if (row + groups < p.rows) read(row + groups);
+    sums = row_sums<kWarpRow>(sums, round);
+    const float mean_g = kLayernorm ? sums.x * inverse_cols : 0.0f;
+    const float mean_g_xhat = sums.y * inverse_cols;
 #pragma unroll
-    for (int r = 0; r < kRows; ++r) next[r].read(p, first + (kRows + r) * groups, lane, lanes);
-    row_sums<kWarpRow>(sums, round);
+    for (int v = 0; v < VPT; ++v) {
+      const int col = (v * lanes + lane) * N;
+      if (col >= p.cols) break;
 #pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-      const int64_t row = first + r * groups;
-      if (row >= p.rows) break;
-      const float mean_g = kLayernorm ? sums[2 * r] * inverse_cols : 0.0f;
-      const float mean_g_xhat = sums[2 * r + 1] * inverse_cols;
+      for (int j = 0; j < N; ++j) g[v][j] = rstd * (g[v][j] - mean_g - xhat[v][j] * mean_g_xhat);
+      if (p.dresidual.data != nullptr) {
+        float r[N];
+        residual[v].unpack(r);
 #pragma unroll
-      for (int v = 0; v < VPT; ++v) {
-        const int col = (v * lanes + lane) * N;
-        if (col >= p.cols) break;
-        float g[N], xhat[N], w[N];
-        rows[r].dout[v].unpack(g);
-        rows[r].unpack_xhat(v, xhat);
-        weight[v].unpack(w);
-#pragma unroll
-        for (int j = 0; j < N; ++j) g[j] = rows[r].rstd * (g[j] * w[j] - mean_g - xhat[j] * mean_g_xhat);
-        if (p.dresidual.data != nullptr) {
-          float residual[N];
-          rows[r].dresidual[v].unpack(residual);
-#pragma unroll
-          for (int j = 0; j < N; ++j) g[j] += residual[j];
-        }
-        store_vector<N>(p.dx.at(row, col), g);
+        for (int j = 0; j < N; ++j) g[v][j] += r[j];
       }
+      store_vector<N>(p.dx.at(row, col), g[v]);
     }
   }
 
@@ -349,7 +320,7 @@ void launch_backward(const Context& ctx, NormBackward<T> p, const RowLayout& lay
 template <class T, int N, bool kLayernorm>
 void backward(const Context& ctx, const NormBackward<T>& p, const ColumnTargets& to) {
   const RowLayout layout = backward_layout(p.cols / N);
-  if (layout.warp_row) return launch_backward<T, N, 1, true, kLayernorm>(ctx, p, layout, to);
+  if (layout.warp_row) return launch_backward<T, N, 2, true, kLayernorm>(ctx, p, layout, to);
   switch (layout.per_thread) {
     case 1:
       return launch_backward<T, N, 1, false, kLayernorm>(ctx, p, layout, to);

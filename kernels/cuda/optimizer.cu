@@ -10,7 +10,6 @@ namespace trainer::ops::cuda {
 namespace {
 
 constexpr int kElements = 4;  // of a vector: 16 bytes of float32, so that a warp writes whole sectors
-constexpr int kAhead = 2;     // vectors read before the first is written
 constexpr int kThreads = 256;
 
 // ---- what a parameter is made of ----------------------------------------------------------------------------------
@@ -193,6 +192,7 @@ ShardCut cut_shard(int64_t n, std::initializer_list<Tensor> tensors) {
 /// the whole cut.
 template <class Body>
 __device__ void for_each_vector(const ShardCut& cut, const Body& body) {
+  constexpr int kAhead = Body::kAhead;
   const int64_t first = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   const int64_t step = static_cast<int64_t>(gridDim.x) * kThreads;
   for (int64_t v = first; v < cut.vectors; v += kAhead * step) {
@@ -209,15 +209,20 @@ __device__ void for_each_vector(const ShardCut& cut, const Body& body) {
   for (int64_t i = cut.head + cut.vectors * kElements + first; i < cut.n; i += step) one(i);
 }
 
-/// Few blocks, so that what a block computes once (AdamW's powers) is cheap.
-unsigned shard_blocks(const Context& ctx, const ShardCut& cut) {
+/// As many blocks as run at the same time: what a block computes once (AdamW's powers) is then cheap, and no part of
+/// the work waits for a second round.
+template <class Kernel>
+unsigned shard_blocks(const Context& ctx, const ShardCut& cut, Kernel kernel) {
+  int resident = 0;
+  check_cuda(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, kernel, kThreads, 0), "optimizer");
   const int64_t threads = cut.vectors > 0 ? cut.vectors : cut.n;
-  return grid_size(std::clamp<int64_t>(ceil_div(threads, kThreads), 1, 8 * sm_count(ctx)));
+  return grid_size(std::clamp<int64_t>(ceil_div(threads, kThreads), 1, int64_t{resident} * sm_count(ctx)));
 }
 
 // ---- update rules -------------------------------------------------------------------------------------------------
 template <class Rule, class Master, class M, class V>
 struct Update {
+  static constexpr int kAhead = M::kStochastic || V::kStochastic ? 1 : 2;  // random numbers take many registers
   Rule rule;
   Master master;
   M m;
@@ -274,13 +279,15 @@ void launch_update(const Context& ctx, const Args& args, const Master& master, c
   const ShardTensors& s = args.shard;
   const ShardCut cut = cut_shard(s.weight.numel(), {s.weight, s.low, s.master, s.grad, s.m, s.v});
   if (cut.n == 0) return;
-  update_kernel<Rule><<<shard_blocks(ctx, cut), kThreads, 0, stream_of(ctx)>>>(args, master, m, v, cut);
+  const auto kernel = update_kernel<Rule, Args, Master, M, V>;
+  kernel<<<shard_blocks(ctx, cut, kernel), kThreads, 0, stream_of(ctx)>>>(args, master, m, v, cut);
   check_cuda(cudaGetLastError(), op);
 }
 
 // ---- exact values -------------------------------------------------------------------------------------------------
 template <class Master, class Out>
 struct Read {
+  static constexpr int kAhead = 2;
   Master master;
   Out* out;
   template <int N>
@@ -304,6 +311,7 @@ struct Read {
 
 template <class Master, class In>
 struct Write {
+  static constexpr int kAhead = 2;
   Master master;
   const In* in;
   template <int N>
@@ -331,7 +339,8 @@ __global__ void __launch_bounds__(kThreads) exact_values_kernel(Body body, Shard
 template <class Body>
 void launch_exact(const Context& ctx, const Body& body, const ShardCut& cut, const char* op) {
   if (cut.n == 0) return;
-  exact_values_kernel<<<shard_blocks(ctx, cut), kThreads, 0, stream_of(ctx)>>>(body, cut);
+  const auto kernel = exact_values_kernel<Body>;
+  kernel<<<shard_blocks(ctx, cut, kernel), kThreads, 0, stream_of(ctx)>>>(body, cut);
   check_cuda(cudaGetLastError(), op);
 }
 

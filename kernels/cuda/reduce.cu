@@ -77,9 +77,11 @@ __global__ void __launch_bounds__(1024) add_partials_kernel(const float* partial
   const int64_t cols = to.first_cols + to.second_cols;
   const int64_t col = static_cast<int64_t>(blockIdx.x) * kWarp + threadIdx.x;
   double sum = 0;
-  if (col < cols)
+  if (col < cols) {
+#pragma unroll 8
     for (int64_t part = threadIdx.y; part < parts; part += kWarp)
       sum += static_cast<double>(partials[part * cols + col]);
+  }
   sums[threadIdx.y][threadIdx.x] = sum;
   __syncthreads();
   if (threadIdx.y != 0 || col >= cols) return;
