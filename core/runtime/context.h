@@ -29,7 +29,7 @@ struct Context {
   void* workspace = nullptr;
   std::int64_t workspace_bytes = 0;
   CudaBackend* backend = nullptr;
-  bool deterministic = true;       // the same bits from run to run, also where that is slower
+  bool deterministic = true;  // the same bits from run to run, also where that is slower
   AttentionChoice attention = AttentionChoice::automatic;
   OpProfiler* profiler = nullptr;  // null, except while something is measured
 };

@@ -52,8 +52,8 @@ struct LocalParam {
   std::int64_t global_row = 0;  // place of the local part in the (padded) global tensor
   std::int64_t global_col = 0;
   std::int64_t real_rows = 0;  // rows that are no padding; they come first
-  int copies = 1;      // tp ranks that hold these same elements
-  int copy_index = 0;  // which of them this rank is; copy 0 counts for norms
+  int copies = 1;              // tp ranks that hold these same elements
+  int copy_index = 0;          // which of them this rank is; copy 0 counts for norms
   std::int64_t numel() const { return rows * cols; }
   std::int64_t real_numel() const { return real_rows * cols; }
 };

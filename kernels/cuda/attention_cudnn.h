@@ -48,7 +48,8 @@ class AttentionPlans {
 };
 
 namespace ops::cuda {
-/// True when cuDNN can do this call on this card: 16-bit types, no dropout on probabilities, sequences of one length above 1.
+/// True when cuDNN can do this call on this card: 16-bit types, no dropout on probabilities, sequences of one length
+/// above 1.
 bool cudnn_attention_fits(const Context& ctx, const AttentionShape& shape, const Tensor& q, const Tensor& q_starts,
                           const Tensor& k);
 void cudnn_attention_forward(const Context& ctx, const AttentionForwardArgs& args);
