@@ -99,7 +99,7 @@ void Engine::poison_gradients() {
 }
 
 void Engine::step(const MicroBatchSource& source, std::int64_t step, double lr) {
-  const TraceRange whole(ctx_, "step", step);
+  const TraceRange whole(ctx_, "step", step + 1);  // counted from 1, as in all that people read
   fault_.at("forward");
   compute_gradients(source, step);
   fault_.at("gradients");

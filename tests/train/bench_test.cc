@@ -130,7 +130,7 @@ TEST(Trace, HasEverySliceOnBothTimelines) {
   EXPECT_EQ(names["forward block 0"], micro_batches);
   EXPECT_EQ(names["backward block 1"], micro_batches);
   EXPECT_EQ(names["attention_forward"], micro_batches * config.model.num_layers);
-  EXPECT_EQ(names["step 0"], 1);
+  EXPECT_EQ(names["step 1"], 1);
   // A slice lies inside the one that is open around it.
   std::vector<OpProfiler::Slice> open;
   for (const OpProfiler::Slice& slice : slices) {
