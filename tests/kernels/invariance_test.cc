@@ -133,7 +133,7 @@ TEST(Invariance, ASequenceAndAHeadOfAttentionDoNotSeeTheOthers) {
     shape.first_sequence = p.first_sequence;
     shape.first_head = p.first_head;
     shape.total_heads = kHeads;
-    HostTensor out = w.out(p.rows, p.heads * kHeadDim), dq = out, dk = out, dv = out, lse = w.sums(p.rows, p.heads);
+    HostTensor out = w.out(p.rows, p.heads * kHeadDim), dq = out, dk = out, dv = out, lse = w.sums(1, p.rows * p.heads);
     ops::attention_forward(kCpu, {.shape = shape,
                                   .q = cut(q),
                                   .k = cut(k),
