@@ -220,8 +220,8 @@ struct ActivationBackwardArgs {
 /// out = softmax(scale q k^T + mask) v for each sequence and head; head h reads key/value head h / (H / K). Causal,
 /// aligned at the ends: query i of a sequence with nq queries and nk keys sees keys j <= i + nk - nq, and with a window
 /// only j > i + nk - nq - window. Dropout on the probabilities draws by (((first_sequence + s) * total_heads +
-/// first_head + h) * nq + i) * nk + j. lse, the log of each sum of exponentials (natural), lies sequence by sequence and
-/// head by head: element (s, h, i) at heads * q_starts[s] + h * nq + i.
+/// first_head + h) * nq + i) * nk + j. lse, the log of each sum of exponentials (natural), lies sequence by sequence
+/// and head by head: element (s, h, i) at heads * q_starts[s] + h * nq + i.
 struct AttentionShape {
   std::int64_t heads = 0, kv_heads = 0, head_dim = 0;
   double scale = 0.0;        // 1 / sqrt(D)

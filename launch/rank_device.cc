@@ -15,13 +15,14 @@ std::string cpu_description() {
   return fmt::format("cpu ({} thread{})", threads, threads == 1 ? "" : "s");
 }
 
-/// The card of a rank: the only one that it sees (launchers that confine ranks show each its own as number 0), or one for each rank of the host.
+/// The card of a rank: the only one that it sees (launchers that confine ranks show each its own as number 0), or one
+/// for each rank of the host.
 int card_of(int local_rank, int local_size, int cards) {
   if (cards == 1 && local_size == 1) return 0;
   if (local_size > cards)
     fail(ExitCode::config,
-         "{} ranks on this host, but only {} CUDA card{} visible; start {} rank{} a host, or set train.device: cpu", local_size,
-         cards, cards == 1 ? " is" : "s are", cards, cards == 1 ? "" : "s");
+         "{} ranks on this host, but only {} CUDA card{} visible; start {} rank{} a host, or set train.device: cpu",
+         local_size, cards, cards == 1 ? " is" : "s are", cards, cards == 1 ? "" : "s");
   return local_rank;
 }
 
@@ -32,8 +33,9 @@ RankDevice::RankDevice(DeviceChoice choice, int local_rank, int local_size) : de
   const int cards = device_count();
   if (cards == 0) {
     if (choice == DeviceChoice::cuda)
-      fail(ExitCode::config, "train.device is cuda, but there is no CUDA card for this build (see trainer --version); set "
-                             "train.device: cpu or auto");
+      fail(ExitCode::config,
+           "train.device is cuda, but there is no CUDA card for this build (see trainer --version); set "
+           "train.device: cpu or auto");
     return;
   }
   const Device device{DeviceKind::cuda, card_of(local_rank, local_size, cards)};

@@ -12,8 +12,8 @@ namespace trainer {
 
 class RankDevice {
  public:
-  /// `local_rank`: place among the ranks of this host; `local_size`: how many these are. Throws Error(config) when train.device: cuda cannot be had:
-  /// no card, no CUDA in this build, more ranks than cards.
+  /// `local_rank`: place among the ranks of this host; `local_size`: how many these are. Throws Error(config) when
+  /// train.device: cuda cannot be had: no card, no CUDA in this build, more ranks than cards.
   RankDevice(DeviceChoice choice, int local_rank, int local_size);
 
   const Context& context() const { return context_; }
