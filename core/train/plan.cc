@@ -19,17 +19,18 @@ constexpr std::int64_t kMiB = std::int64_t{1} << 20;
 /// CUDA's own: context, code of our kernels and of the libraries, their handles. Measured on an H200 with CUDA 13.
 constexpr std::int64_t kCudaContext = 560 * kMiB;
 
-/// What cuDNN's fused backward pass keeps, as measured with cuDNN 9 on an H200: dQ in float32 while its parts are
-/// added, and of each part a copy of its own where the order of addition is fixed (a part is what 128 keys contribute,
-/// 256 with wide heads); a float32 sum for each row; and, where query heads share key/value heads, dK and dV of every
-/// query head in 16 bits.
+/// What cuDNN's fused backward pass keeps: dQ in float32 while its parts are added, or, where the order of addition is
+/// fixed, the gradient of all scores of all heads in 16 bits; a float32 sum for each row; and, where query heads share
+/// key/value heads, dK and dV of every query head in 16 bits. As measured with cuDNN 9 on an H200.
 std::int64_t attention_scratch(const Config& config, const ModelShape& shape) {
   if (dtype_size(shape.dtype) != 2) return 0;
-  const std::int64_t keys_of_a_part = shape.head_dim > 64 ? 256 : 128;
-  const std::int64_t parts = config.train.deterministic ? (shape.seq_length + keys_of_a_part - 1) / keys_of_a_part : 1;
+  constexpr std::int64_t kTile = 64;
+  const std::int64_t length = (shape.seq_length + kTile - 1) / kTile * kTile;
   const std::int64_t head_elements = shape.tokens * shape.heads * shape.head_dim;
+  const std::int64_t scores = shape.sequences * shape.heads * length * length * dtype_size(shape.dtype);
+  const std::int64_t parts = config.train.deterministic ? scores : head_elements * dtype_size(Dtype::f32);
   const std::int64_t shared = shape.heads != shape.kv_heads ? 2 * head_elements * dtype_size(shape.dtype) : 0;
-  return parts * head_elements * dtype_size(Dtype::f32) + shape.tokens * shape.heads * dtype_size(Dtype::f32) + shared;
+  return parts + shape.tokens * shape.heads * dtype_size(Dtype::f32) + shared;
 }
 
 std::vector<MemoryReserve> gpu_reserves(const Config& config, const ModelShape& shape) {
