@@ -1,5 +1,6 @@
-// Which attention serves a call. Automatic: the faster of cuDNN's and our flash attention, and the plain kernels for
-// what neither can do (float32, other head sizes, unaligned rows). The two may serve one layer: their lse is the same.
+// Which attention serves a call. Automatic: cuDNN's, which is the faster one; our flash attention for what it refuses
+// (older cards, dropout, documents), and the plain kernels for what neither can do (float32, other head sizes,
+// unaligned rows). The two may serve one layer: their lse is the same.
 #include "kernels/cuda/attention_cudnn.h"
 #include "kernels/cuda/attention_flash.h"
 #include "kernels/cuda/attention_plain.h"
@@ -10,19 +11,8 @@ namespace {
 
 enum class Kernels { cudnn, flash, plain };
 
-/// Where ours was measured to be faster than cuDNN's: its deterministic backward pass with heads of 64 reaches 117 to
-/// 131 TFLOP/s on an H200, ours 140 to 180 (tests/gpu/attention_bench.cc).
-bool flash_is_faster(const Context&, const AttentionForwardArgs&) {
-  return false;
-}
-bool flash_is_faster(const Context& ctx, const AttentionBackwardArgs& args) {
-  return ctx.deterministic && args.shape.head_dim == 64;
-}
-
 template <class Args>
 Kernels kernels_for(const Context& ctx, const Args& args) {
-  const bool flash = flash_attention_fits(ctx, args);
-  if (ctx.attention == AttentionChoice::automatic && flash && flash_is_faster(ctx, args)) return Kernels::flash;
   if (ctx.attention != AttentionChoice::builtin) {
     if (cudnn_attention_fits(ctx, args.shape, args.q, args.q_starts, args.k)) return Kernels::cudnn;
     if (ctx.attention == AttentionChoice::cudnn)
@@ -32,7 +22,7 @@ Kernels kernels_for(const Context& ctx, const Args& args) {
            "head_dim of at most 128 that divides by 8",
            dtype_name(args.q.dtype), args.shape.head_dim);
   }
-  return flash ? Kernels::flash : Kernels::plain;
+  return flash_attention_fits(ctx, args) ? Kernels::flash : Kernels::plain;
 }
 
 }  // namespace
