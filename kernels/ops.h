@@ -98,6 +98,15 @@ struct DropoutArgs {
   std::int64_t row_offset = 0;  // global index of the first row
 };
 
+/// out[r][c] = std * normal_at(key, (first_row + r) * total_cols + first_col + c): a part of a tensor that is drawn by
+/// global element index, with the same bits on every device.
+struct DrawNormalArgs {
+  Tensor out;  // [R, C] f64
+  std::uint64_t key = 0;
+  std::int64_t first_row = 0, first_col = 0, total_cols = 0;
+  double std = 1.0;
+};
+
 // ---- embedding ----------------------------------------------------------------------------------------------------
 /// out[n] (+)= weight[ids[n] - first_row]; ids outside this rank's rows give zero (their rank adds them). Serves tokens
 /// and positions.
@@ -350,6 +359,7 @@ struct MasterWriteArgs {
   OP(add_bias, AddBiasArgs)                            \
   OP(bias_backward, BiasBackwardArgs)                  \
   OP(dropout, DropoutArgs)                             \
+  OP(draw_normal, DrawNormalArgs)                      \
   OP(embedding_forward, EmbeddingForwardArgs)          \
   OP(embedding_backward, EmbeddingBackwardArgs)        \
   OP(add_norm_forward, AddNormForwardArgs)             \

@@ -88,6 +88,9 @@ OpCost cost(const BiasBackwardArgs& a) {
 OpCost cost(const DropoutArgs& a) {
   return memory_bound(a.x, bytes_of({a.x, a.out}));
 }
+OpCost cost(const DrawNormalArgs& a) {
+  return memory_bound(a.out, bytes_of({a.out}));
+}
 OpCost cost(const EmbeddingForwardArgs& a) {
   return memory_bound(a.out, bytes_of({a.ids}) + touched(a.weight, a.ids.cols) + bytes_updated(a.out, a.accumulate));
 }

@@ -25,17 +25,6 @@ Dtype moments_dtype(const Config& config) {
   return accumulator_dtype(weight_dtype(config.precision.dtype));
 }
 
-/// initial_values, rows shared out to the threads.
-void draw_rows(const ParamDecl& decl, const LocalParam& part, std::uint64_t seed, double* values) {
-#pragma omp parallel for schedule(static)
-  for (std::int64_t row = 0; row < part.rows; ++row) {
-    LocalParam one = part;
-    one.rows = 1;
-    one.global_row += row;
-    initial_values(decl, one, seed, values + row * part.cols);
-  }
-}
-
 }  // namespace
 
 Optimizer::Optimizer(const Config& config, const ParamLayout& layout, const Mesh& mesh, Arena& arena)
@@ -75,18 +64,19 @@ std::vector<Optimizer::Segment> Optimizer::find_segments(int block, const FlatRa
 }
 
 void Optimizer::initialize(const Context& ctx, WeightSource& weights) {
-  std::vector<double> values;
+  const bool on_cpu = ctx.device.kind == DeviceKind::cpu;
+  std::vector<double> scratch;  // CUDA has the workspace
   for (int block = 0; block < layout_.num_blocks(); ++block) {
     const Tensor whole = weights.acquire(ctx, block);
     for (const ParamId id : layout_.params(block)) {
       const LocalParam& local = layout_.local(id);
       const std::int64_t rows_at_once = std::max<std::int64_t>(kInitialElements / local.cols, 1);
-      for (std::int64_t row = 0; row < local.rows; row += rows_at_once) {
-        LocalParam part = local;
-        part.rows = std::min(rows_at_once, local.rows - row);
-        part.global_row += row;
-        values.resize(static_cast<std::size_t>(part.numel()));
-        draw_rows(layout_.decl(id), part, seed_, values.data());
+      for (std::int64_t row = 0; row < local.real_rows; row += rows_at_once) {
+        const std::int64_t rows = std::min(rows_at_once, local.real_rows - row);
+        if (on_cpu) scratch.resize(static_cast<std::size_t>(rows * local.cols));
+        void* memory = stage_for_output(ctx, scratch.data(), rows * local.cols * dtype_size(Dtype::f64));
+        const Tensor values = tensor_over(memory, Dtype::f64, rows, local.cols);
+        draw(ctx, id, row, values);
         write_values(ctx, values, local.offset + row * local.cols, whole, weights.shard(block),
                      shards_[static_cast<std::size_t>(block)]);
       }
@@ -95,12 +85,26 @@ void Optimizer::initialize(const Context& ctx, WeightSource& weights) {
   }
 }
 
+/// Initial values of a parameter from local row `first_row` on: values [R, C] f64.
+void Optimizer::draw(const Context& ctx, ParamId id, std::int64_t first_row, const Tensor& values) const {
+  const ParamDecl& decl = layout_.decl(id);
+  const LocalParam& local = layout_.local(id);
+  if (decl.init == ParamInit::normal)
+    ops::draw_normal(ctx, {.out = values,
+                           .key = mix_key(mix_key(seed_, "init"), decl.name),
+                           .first_row = local.global_row + first_row,
+                           .first_col = local.global_col,
+                           .total_cols = decl.cols,
+                           .std = decl.init_std});
+  else
+    ops::fill(ctx, {.x = values, .value = decl.init == ParamInit::ones ? 1.0 : 0.0});
+}
+
 /// `values` for the elements of the block from `offset` on.
-void Optimizer::write_values(const Context& ctx, const std::vector<double>& values, std::int64_t offset,
-                             const Tensor& whole, const Tensor& shard_weight, const Shard& shard) const {
-  const auto count = static_cast<std::int64_t>(values.size());
-  void* staged = stage_in(ctx, values.data(), count * dtype_size(Dtype::f64));
-  const Tensor in = tensor_over(staged, Dtype::f64, 1, count);
+void Optimizer::write_values(const Context& ctx, const Tensor& values, std::int64_t offset, const Tensor& whole,
+                             const Tensor& shard_weight, const Shard& shard) const {
+  const std::int64_t count = values.numel();
+  const Tensor in = values.reshape(1, count);
   ops::ShardTensors everywhere;
   everywhere.weight = whole.flat_range(offset, count);
   ops::master_write(ctx, {in, everywhere});

@@ -25,7 +25,8 @@ class Optimizer {
   Optimizer(const Config& config, const ParamLayout& layout, const Mesh& mesh, Arena& arena);
 
   /// Draws the initial values by global element index: every weight of the block, and the exact values of this rank's
-  /// shard, so that the model is the same in any layout. Drawn on the host; once, before the first step.
+  /// shard, so that the model is the same in any layout. Drawn where it trains, with the same bits on every device.
+  /// Once, before the first step: padding keeps the zeros that it was allocated with.
   void initialize(const Context& ctx, WeightSource& weights);
 
   /// norm [1, 2] f64 += what this rank knows: the sum of squares of its shard (a parameter that several tp ranks hold
@@ -63,7 +64,8 @@ class Optimizer {
   };
 
   std::vector<Segment> find_segments(int block, const FlatRange& range) const;
-  void write_values(const Context& ctx, const std::vector<double>& values, std::int64_t offset, const Tensor& whole,
+  void draw(const Context& ctx, ParamId id, std::int64_t first_row, const Tensor& values) const;
+  void write_values(const Context& ctx, const Tensor& values, std::int64_t offset, const Tensor& whole,
                     const Tensor& shard_weight, const Shard& shard) const;
   void update_segment(const Context& ctx, const Segment& segment, const ops::ShardTensors& shard,
                       const UpdateState* state, double lr) const;

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/runtime/rng.h"
-
 namespace trainer {
 namespace {
 
@@ -115,20 +113,6 @@ std::int64_t ParamLayout::global_numel() const {
   std::int64_t total = 0;
   for (const ParamDecl& declared : decls_) total += declared.rows * declared.cols;
   return total;
-}
-
-void initial_values(const ParamDecl& decl, const LocalParam& local, std::uint64_t seed, double* values) {
-  const std::uint64_t key = mix_key(mix_key(seed, "init"), decl.name);
-  for (std::int64_t r = 0; r < local.rows; ++r) {
-    for (std::int64_t c = 0; c < local.cols; ++c) {
-      const std::int64_t row = local.global_row + r;
-      double value = 0.0;
-      if (row < decl.rows && decl.init == ParamInit::ones) value = 1.0;
-      if (row < decl.rows && decl.init == ParamInit::normal)
-        value = decl.init_std * normal_at(key, static_cast<std::uint64_t>(row * decl.cols + local.global_col + c));
-      values[r * local.cols + c] = value;
-    }
-  }
 }
 
 }  // namespace trainer

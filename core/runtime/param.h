@@ -119,8 +119,4 @@ class ParamLayout {
   std::vector<Block> blocks_;
 };
 
-/// Initial values of this rank's part, drawn by *global* element index, so that the same model starts in any layout.
-/// `values` [local rows x local cols] float64; padding rows are zero.
-void initial_values(const ParamDecl& decl, const LocalParam& local, std::uint64_t seed, double* values);
-
 }  // namespace trainer

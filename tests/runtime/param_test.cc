@@ -193,54 +193,5 @@ TEST(ParamLayout, RefusesASplitThatDoesNotDivideAndNamesBothNumbers) {
   }
 }
 
-/// The values of all ranks, put together as the global (padded) tensor.
-std::vector<double> assemble(const std::string& name, int tp) {
-  std::vector<double> global;
-  for (int rank = 0; rank < tp; ++rank) {
-    const ParamLayout layout = layout_of(rank, tp);
-    const ParamDecl& decl = layout.decl(id_of(layout, name));
-    const LocalParam& local = layout.local(id_of(layout, name));
-    std::vector<double> values(static_cast<std::size_t>(local.numel()));
-    initial_values(decl, local, 7, values.data());
-    global.resize(static_cast<std::size_t>((decl.padded_rows > 0 ? decl.padded_rows : decl.rows) * decl.cols));
-    for (std::int64_t r = 0; r < local.rows; ++r)
-      for (std::int64_t c = 0; c < local.cols; ++c)
-        global[static_cast<std::size_t>((local.global_row + r) * decl.cols + local.global_col + c)] =
-            values[static_cast<std::size_t>(r * local.cols + c)];
-  }
-  return global;
-}
-
-TEST(InitialValues, AreTheSameModelInEveryLayout) {
-  for (const ParamDecl& decl : declarations())
-    for (const int tp : {2, 4, 8}) EXPECT_EQ(assemble(decl.name, tp), assemble(decl.name, 1)) << decl.name;
-}
-
-TEST(InitialValues, FollowTheDeclaration) {
-  const auto draw = [](ParamInit init, const std::string& name, std::uint64_t seed) {
-    const ParamDecl decl{.name = name, .rows = 200, .cols = 50, .padded_rows = 208, .init = init, .init_std = 0.02};
-    const ParamLayout layout({decl}, {}, 1);
-    std::vector<double> values(static_cast<std::size_t>(layout.local(0).numel()));
-    initial_values(decl, layout.local(0), seed, values.data());
-    return values;
-  };
-  const std::vector<double> normal = draw(ParamInit::normal, "a", 1);
-  double sum = 0, squares = 0;
-  for (std::size_t i = 0; i < 10000; ++i) sum += normal[i], squares += normal[i] * normal[i];
-  // Four standard errors of 10,000 draws.
-  EXPECT_NEAR(sum / 1e4, 0.0, 4 * 0.02 / 100);
-  EXPECT_NEAR(std::sqrt(squares / 1e4), 0.02, 4 * 0.02 / std::sqrt(2e4));
-  EXPECT_NE(normal, draw(ParamInit::normal, "a", 2)) << "the seed matters";
-  EXPECT_NE(normal, draw(ParamInit::normal, "b", 1)) << "the name matters";
-  const std::vector<double> ones = draw(ParamInit::ones, "a", 1), zeros = draw(ParamInit::zeros, "a", 1);
-  for (std::size_t i = 0; i < ones.size(); ++i) {
-    EXPECT_EQ(ones[i], i < 10000 ? 1.0 : 0.0);
-    EXPECT_EQ(zeros[i], 0.0);
-    if (i >= 10000) {
-      EXPECT_EQ(normal[i], 0.0) << "padding";
-    }
-  }
-}
-
 }  // namespace
 }  // namespace trainer
