@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "core/runtime/log.h"
+#include "core/runtime/phase_times.h"
 #include "core/train/stop_signal.h"
 #include "core/train/trainer.h"
 #include "launch/bootstrap.h"
@@ -12,6 +13,8 @@
 
 namespace trainer {
 ExitCode command_train(const ConfigOptions& options, Bootstrap& bootstrap) {
+  PhaseTimes startup;
+  startup.end("program");
   const std::atomic<bool>& stop = install_stop_signal();
   FaultPlan fault = FaultPlan::from_environment();
   fault.set_rank(bootstrap.rank());
@@ -19,6 +22,7 @@ ExitCode command_train(const ConfigOptions& options, Bootstrap& bootstrap) {
   const Config config = shared_config(options, bootstrap, *handshake, DataUse::train);
   std::unique_ptr<Communicator> world =
       bootstrap.world({.timeout_seconds = config.comm.timeout_seconds, .fault = &fault, .stop = &stop});
+  startup.end("configuration");
 
   Log log(/*console=*/bootstrap.rank() == 0);
   const RankDevice device(config.train.device, bootstrap.local_rank(), bootstrap.local_size());
@@ -37,7 +41,9 @@ ExitCode command_train(const ConfigOptions& options, Bootstrap& bootstrap) {
                       .identity = identity,
                       .versions = version_text(),
                       .peak_tflops = peak_tflops(device.card(), weight_dtype(config.precision.dtype)),
-                      .stop = stop};
+                      .stop = stop,
+                      .startup = startup};
+  startup.end("device");
   return Trainer(config, launch, std::move(world), fault, log).run();
 }
 

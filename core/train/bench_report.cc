@@ -71,10 +71,8 @@ std::string ops_table(const BenchResult& r) {
 }
 
 std::string memory_note(const BenchResult& r, const MemoryEstimate& planned) {
-  if (r.device_bytes == 0) return fmt::format("Memory: {} planned\n", format_bytes(planned.total_bytes()));
-  const double off = static_cast<double>(planned.total_bytes() - r.device_bytes) / static_cast<double>(r.device_bytes);
-  return fmt::format("Memory: {} planned, {} taken ({:+.1f}%)\n", format_bytes(planned.total_bytes()),
-                     format_bytes(r.device_bytes), 100 * off);
+  if (r.device_bytes == 0) return fmt::format("memory: {} planned\n", format_bytes(planned.total_bytes()));
+  return plan_check(planned, r.device_bytes) + "\n";
 }
 
 nlohmann::ordered_json clock_json(const std::optional<ClockSample>& clocks) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdlib>
 #include <numeric>
 #include <utility>
@@ -132,6 +133,15 @@ std::string largest_table(const Config& config, const MemoryEstimate& estimate) 
     table.row({buffer.name, format_bytes(buffer.bytes), shrink_advice(config, buffer)});
   }
   return table.text();
+}
+
+std::string plan_check(const MemoryEstimate& estimate, std::int64_t used_bytes) {
+  const std::int64_t off = used_bytes - estimate.total_bytes();
+  const double share = static_cast<double>(off) / static_cast<double>(estimate.total_bytes());
+  const bool holds = std::abs(off) <= 512 * kMiB || std::abs(share) <= 0.03;
+  return fmt::format("memory: {} planned, {} in use on the card ({:+.1f} %, {:+} MiB): {} 3 % or 512 MiB",
+                     format_bytes(estimate.total_bytes()), format_bytes(used_bytes), 100 * share, off / kMiB,
+                     holds ? "within" : "NOT within");
 }
 
 std::string shrink_advice(const Config& config, const Arena::Buffer& buffer) {

@@ -40,6 +40,8 @@ MemoryEstimate plan_memory(const Config& config, int rank);
 std::string memory_table(const MemoryEstimate& estimate);
 /// The three largest buffers and the setting that shrinks each.
 std::string largest_table(const Config& config, const MemoryEstimate& estimate);
+/// What was planned beside what is in use on the card, and whether the plan holds: to 3 % or 512 MiB.
+std::string plan_check(const MemoryEstimate& estimate, std::int64_t used_bytes);
 /// The setting that shrinks a buffer, as "section.key: value (reason)".
 std::string shrink_advice(const Config& config, const Arena::Buffer& buffer);
 

@@ -9,6 +9,7 @@
 #include "core/config/reader.h"
 #include "core/config/resolve.h"
 #include "core/runtime/log.h"
+#include "core/runtime/phase_times.h"
 #include "core/train/gemm_cache.h"
 #include "core/train/profile_trace.h"
 #include "kernels/gemm_choices.h"
@@ -27,9 +28,13 @@ double unix_seconds() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-std::optional<TokenDataset> open_validation(const Config& config) {
-  if (config.data.validation.empty()) return std::nullopt;
-  return TokenDataset::open(config.data.validation, config.data.format, config.model.vocab_size);
+/// The last of the data that is opened at start.
+std::optional<TokenDataset> open_validation(const Config& config, PhaseTimes& startup) {
+  std::optional<TokenDataset> validation;
+  if (!config.data.validation.empty())
+    validation = TokenDataset::open(config.data.validation, config.data.format, config.model.vocab_size);
+  startup.end("data");
+  return validation;
 }
 
 std::string serialise(const RankRow& row) {
@@ -58,12 +63,13 @@ Trainer::Trainer(const Config& config, const Launch& launch, std::unique_ptr<Com
       log_(log),
       print_(PrintRequests::from_environment()),
       train_data_(TokenDataset::open(config.data.train, config.data.format, config.model.vocab_size)),
-      validation_data_(open_validation(config)),
+      validation_data_(open_validation(config, launch.startup)),
       train_windows_(num_windows(train_data_.num_tokens(), config.train.seq_length)),
       total_steps_(total_steps(config, train_windows_)),
       engine_(config, launch.ctx, std::move(world), fault) {
   open_run_folder();
   print_tables();
+  launch.startup.end("memory");
   load();
   const Sampler sampler(static_cast<std::uint64_t>(config_.train.seed), train_windows_);
   loader_ = std::make_unique<Loader>(train_data_, sampler, loader_shape(config_, engine_.mesh()), step_);
@@ -144,6 +150,8 @@ void Trainer::load() {
   } else {
     engine_.initialize();
   }
+  synchronize(engine_.context());
+  launch_.startup.end(found ? "checkpoint" : "weights");
   if (!lead()) return;
   fmt::print("{}\n{}\n", schedule_table(config_, total_steps_, step_, engine_.mesh().dp().size()),
              throughput_note(config_.model, config_.train.seq_length, launch_.peak_tflops));
@@ -194,9 +202,20 @@ void Trainer::settle(std::int64_t through) {
     ++settled_;
     const UpdateState& state = settled_ == step_ ? engine_.state() : engine_.previous_state();
     meter_->step_done();
+    if (!start_reported_) report_start();
     report(settled_, state);
     check_divergence(config_, state, engine_.model().layout(), settled_);
   }
+}
+
+void Trainer::report_start() {
+  start_reported_ = true;
+  launch_.startup.end("first step");
+  log_.info(fmt::format("start-up: {}; first step finished {:.2f} s after the start of the process",
+                        launch_.startup.text(), launch_.startup.seconds()));
+  if (engine_.context().device.kind != DeviceKind::cuda) return;
+  const DeviceProperties card = device_properties(engine_.context().device);
+  log_.info(plan_check(engine_.memory_estimate(), card.total_bytes - card.free_bytes));
 }
 
 void Trainer::report(std::int64_t step, const UpdateState& state) {
@@ -241,7 +260,6 @@ bool Trainer::stop_agreed() {
 
 void Trainer::warm_up() {
   if (engine_.context().device.kind == DeviceKind::cpu) return;  // nothing to choose or to build there
-  const double start = monotonic_seconds();
   const Sampler sampler(static_cast<std::uint64_t>(config_.train.seed), train_windows_);
   Loader probe(train_data_, sampler, loader_shape(config_, engine_.mesh()), step_);
   const std::string cache = gemm_cache_path();
@@ -254,7 +272,7 @@ void Trainer::warm_up() {
   synchronize(engine_.context());
   if (lead() && !add_to_gemm_cache(cache, gemm_choices(engine_.context())))
     log_.warn(fmt::format("cannot keep the GEMM choices in '{}'; the next start times them again", cache));
-  log_.info(fmt::format("GEMM algorithms chosen and attention plans built in {:.1f} s", monotonic_seconds() - start));
+  launch_.startup.end("GEMM choices and attention plans");
   meter_->restart(monotonic_seconds());
 }
 

@@ -16,6 +16,7 @@
 
 namespace trainer {
 class Log;
+class PhaseTimes;
 
 /// What launch knows about this process.
 struct Launch {
@@ -24,6 +25,7 @@ struct Launch {
   std::string versions;  // for checkpoints
   std::optional<double> peak_tflops;
   const std::atomic<bool>& stop;  // set by a signal
+  PhaseTimes& startup;            // goes on until the first step is done
 };
 
 class Trainer {
@@ -46,6 +48,7 @@ class Trainer {
   /// Reports finished steps up to `through`, in order.
   void settle(std::int64_t through);
   void report(std::int64_t step, const UpdateState& state);
+  void report_start();
   void warm_up();
   void evaluate();
   bool stop_agreed();
@@ -61,8 +64,9 @@ class Trainer {
   std::int64_t total_steps_;
   mutable Engine engine_;
 
-  std::int64_t step_ = 0;         // steps queued; on the CPU, and after settle(step_), done
-  std::int64_t settled_ = 0;      // steps that were reported
+  std::int64_t step_ = 0;     // steps queued; on the CPU, and after settle(step_), done
+  std::int64_t settled_ = 0;  // steps that were reported
+  bool start_reported_ = false;
   std::int64_t saved_step_ = -1;  // step of the newest checkpoint of this process
   std::optional<EvalResult> last_eval_;
   std::unique_ptr<Loader> loader_;

@@ -28,7 +28,7 @@ TEST(Plan, IsWhatEveryRankAllocates) {
   const FaultPlan no_fault;
   for (const char* family : {"gpt2", "llama3", "qwen3", "neox"})
     for (int tp = 1; tp <= size; tp *= 2)
-      for (int zero_stage = 0; zero_stage <= 1; ++zero_stage)
+      for (int zero_stage = 0; zero_stage <= 3; ++zero_stage)
         for (const char* mode : {"none", "selective", "full"})
           for (const char* sequence_parallel : {"false", "true"}) {
             if (tp == 1 && std::string(sequence_parallel) == "true") continue;
@@ -81,6 +81,22 @@ TEST(Plan, BytesOfAParameterFollowFromPrecisionAndZero) {
   expect_close(per_element(with(layout(4, 1, 1), {"precision.dtype=bf16"}), 4), {2, 4, 2.0 / 4, 8.0 / 4});
   expect_close(per_element(with(layout(8, 1, 1), {"precision.dtype=bf16", "parallelism.zero_group_size=2"}), 8),
                {2, 4, 2.0 / 2, 8.0 / 2});
+  expect_close(per_element(with(layout(4, 1, 2), {"precision.dtype=bf16"}), 4), {2, 4.0 / 4, 2.0 / 4, 8.0 / 4});
+  expect_close(per_element(with(layout(4, 1, 3), {"precision.dtype=bf16"}), 4), {2.0 / 4, 4.0 / 4, 2.0 / 4, 8.0 / 4});
+}
+
+/// What is whole under ZeRO 3 is two blocks and the longer of embedding and head, however many layers there are.
+TEST(Plan, WholeBlocksUnderZero3DoNotGrowWithDepth) {
+  const auto communication = [](int layers, int stage) {
+    const auto sets = with(layout(4, 1, stage), {"precision.dtype=bf16", fmt::format("model.num_layers={}", layers)});
+    return bytes_of(plan_memory(family_config("llama3", sets, 4), 0), MemoryClass::communication);
+  };
+  EXPECT_EQ(communication(4, 1), 0);
+  EXPECT_EQ(communication(4, 3), communication(40, 3));
+  EXPECT_EQ(communication(4, 2), communication(40, 2));
+  EXPECT_NEAR(static_cast<double>(communication(4, 3)), 1.5 * static_cast<double>(communication(4, 2)),
+              0.02 * static_cast<double>(communication(4, 3)))
+      << "gradients have 4 bytes, weights 2";
 }
 
 TEST(Plan, NamesTheRankTheSizesAndTheSettingsWhenItDoesNotFit) {
@@ -134,6 +150,22 @@ TEST(Plan, TableShowsClassesReservesAndTheirSum) {
   EXPECT_NE(text.find("  CUDA context  5.00 MiB\n"), std::string::npos) << text;
   EXPECT_NE(text.find("  sum           8.00 MiB\n"), std::string::npos) << text;
   EXPECT_EQ(text.find("gradients"), std::string::npos) << text;
+}
+
+TEST(Plan, IsHeldToThreePercentOrHalfAGibibyte) {
+  constexpr std::int64_t kMiB = std::int64_t{1} << 20;
+  MemoryEstimate estimate;
+  const auto holds = [&](std::int64_t planned, std::int64_t used) {
+    estimate.classes[0] = planned * kMiB;
+    const std::string text = plan_check(estimate, used * kMiB);
+    return text.find("NOT") == std::string::npos;
+  };
+  EXPECT_TRUE(holds(1000, 1512));
+  EXPECT_FALSE(holds(1000, 1513));
+  EXPECT_FALSE(holds(1000, 487));
+  EXPECT_TRUE(holds(100000, 103000));
+  EXPECT_FALSE(holds(100000, 103001));
+  EXPECT_TRUE(holds(100000, 97000));
 }
 
 TEST(Plan, CardsGoByNameOrBySize) {
