@@ -188,27 +188,33 @@ struct RopeArgs {
 };
 
 // ---- linear layers ------------------------------------------------------------------------------------------------
-/// y (+)= x w^T + bias, summed in A, rounded once.
+/// y (+)= x w^T + bias, summed in A, rounded once. With `activated`, which excludes `accumulate`: f(y) of the sum
+/// before it is rounded.
 struct LinearForwardArgs {
   Tensor x;     // [N, I] T
   Tensor w;     // [O, I] T
   Tensor bias;  // [O, 1] T, or absent
   Tensor y;     // [N, O] T
   bool accumulate = false;
+  Tensor activated;                               // [N, O] T out, or absent
+  Activation activation = Activation::gelu_tanh;  // f: gelu or gelu_tanh
 };
-/// dx (+)= dy w.
+/// dx (+)= dy w. With `activation_input`, which excludes `accumulate`: dx = (dy w) f'(activation_input), rounded once.
 struct LinearBackwardInputArgs {
   Tensor dy;  // [N, O] T
   Tensor w;   // [O, I] T
   Tensor dx;  // [N, I] T
   bool accumulate = false;
+  Tensor activation_input;                        // [N, I] T, or absent
+  Activation activation = Activation::gelu_tanh;  // f: gelu or gelu_tanh
 };
-/// dw += dy^T x, kept in A.
+/// dw += dy^T x; dbias += column sums of dy. Both in A.
 struct LinearBackwardWeightArgs {
   Tensor dy;  // [N, O] T
   Tensor x;   // [N, I] T
   Tensor dw;  // [O, I] A
   bool accumulate = true;
+  Tensor dbias;  // [O, 1] A, or absent
 };
 
 // ---- activation functions -----------------------------------------------------------------------------------------
@@ -222,7 +228,7 @@ struct ActivationBackwardArgs {
   Activation kind = Activation::gelu;
   Tensor x;     // as in the forward op
   Tensor dout;  // [N, F] T
-  Tensor dx;    // shape of x; may be x
+  Tensor dx;    // shape of x; may be x, or dout where that has its shape
 };
 
 // ---- attention ----------------------------------------------------------------------------------------------------

@@ -118,13 +118,16 @@ OpCost cost(const RopeArgs& a) {
   return memory_bound(a.x, 2 * rotated + bytes_of({a.positions}) + touched(a.cos_sin, a.x.rows));
 }
 OpCost cost(const LinearForwardArgs& a) {
-  return gemm(a.x.rows, a.x.cols, a.y.cols, bytes_of({a.x, a.w, a.bias}) + bytes_updated(a.y, a.accumulate));
+  return gemm(a.x.rows, a.x.cols, a.y.cols,
+              bytes_of({a.x, a.w, a.bias, a.activated}) + bytes_updated(a.y, a.accumulate));
 }
 OpCost cost(const LinearBackwardInputArgs& a) {
-  return gemm(a.dy.rows, a.dy.cols, a.dx.cols, bytes_of({a.dy, a.w}) + bytes_updated(a.dx, a.accumulate));
+  return gemm(a.dy.rows, a.dy.cols, a.dx.cols,
+              bytes_of({a.dy, a.w, a.activation_input}) + bytes_updated(a.dx, a.accumulate));
 }
 OpCost cost(const LinearBackwardWeightArgs& a) {
-  return gemm(a.dy.cols, a.dy.rows, a.x.cols, bytes_of({a.dy, a.x}) + bytes_updated(a.dw, a.accumulate));
+  return gemm(a.dy.cols, a.dy.rows, a.x.cols,
+              bytes_of({a.dy, a.x}) + bytes_updated(a.dw, a.accumulate) + bytes_updated(a.dbias, a.accumulate));
 }
 OpCost cost(const ActivationForwardArgs& a) {
   return memory_bound(a.x, bytes_of({a.x, a.out}));

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <limits>
 #include <sstream>
+#include <string_view>
 #include <vector>
 
 #include "core/runtime/cuda_check.h"
@@ -14,6 +15,7 @@ namespace {
 
 constexpr int kCandidates = 16;
 constexpr int kTimedRuns = 5;
+constexpr std::string_view kSeparate = "separate";  // in the place of an algorithm
 
 void check(cublasStatus_t status, const char* call) {
   if (status != CUBLAS_STATUS_SUCCESS) fail(ExitCode::other, "cuBLASLt: {}: {}", call, cublasLtGetStatusString(status));
@@ -32,16 +34,41 @@ cudaDataType_t data_type(Dtype dtype) {
   }
 }
 
+cublasLtEpilogue_t library_epilogue(GemmEpilogue epilogue) {
+  switch (epilogue) {
+    case GemmEpilogue::none:
+      return CUBLASLT_EPILOGUE_DEFAULT;
+    case GemmEpilogue::bias:
+      return CUBLASLT_EPILOGUE_BIAS;
+    case GemmEpilogue::gelu:
+      return CUBLASLT_EPILOGUE_GELU_AUX;
+    case GemmEpilogue::gelu_bias:
+      return CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
+    case GemmEpilogue::gelu_gradient:
+      return CUBLASLT_EPILOGUE_DGELU;
+    case GemmEpilogue::sums_of_b:
+      break;
+  }
+  return CUBLASLT_EPILOGUE_BGRADB;
+}
+
+bool parse_epilogue(char letter, GemmEpilogue& epilogue) {
+  epilogue = static_cast<GemmEpilogue>(letter);
+  return std::string_view("-bghds").find(letter) != std::string_view::npos;
+}
+
 /// The library's descriptors of one shape, freed together.
 class Descriptors {
  public:
-  Descriptors(const GemmShape& shape, const void* bias) {
+  Descriptors(const GemmShape& shape, const GemmOperands& operands) {
     check(cublasLtMatmulDescCreate(&operation_, CUBLAS_COMPUTE_32F, CUDA_R_32F), "cublasLtMatmulDescCreate");
     set(CUBLASLT_MATMUL_DESC_TRANSA, shape.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
     set(CUBLASLT_MATMUL_DESC_TRANSB, shape.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
-    if (shape.bias) {
-      set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
-      set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
+    set(CUBLASLT_MATMUL_DESC_EPILOGUE, library_epilogue(shape.epilogue));
+    if (operands.bias != nullptr) set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, operands.bias);
+    if (operands.aux != nullptr) {
+      set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, operands.aux);
+      set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, shape.ldc);
     }
     a_ = layout(shape.in, shape.transpose_a ? shape.k : shape.m, shape.transpose_a ? shape.m : shape.k, shape.lda);
     b_ = layout(shape.in, shape.transpose_b ? shape.n : shape.k, shape.transpose_b ? shape.k : shape.n, shape.ldb);
@@ -63,7 +90,7 @@ class Descriptors {
                           static_cast<cudaStream_t>(ctx.stream));
   }
 
-  /// What the library proposes, best guess first. Throws when it knows nothing.
+  /// What the library proposes, best guess first; nothing when it cannot.
   std::vector<cublasLtMatmulHeuristicResult_t> candidates(const Context& ctx, cublasLtHandle_t handle,
                                                           const GemmShape& shape, int wanted) const {
     cublasLtMatmulPreference_t preference = nullptr;
@@ -82,10 +109,7 @@ class Descriptors {
     const cublasStatus_t status =
         cublasLtMatmulAlgoGetHeuristic(handle, operation_, a_, b_, c_, c_, preference, wanted, results.data(), &found);
     cublasLtMatmulPreferenceDestroy(preference);
-    if (status != CUBLAS_STATUS_SUCCESS || found == 0)
-      fail(ExitCode::other, "cuBLASLt has no algorithm for m {} n {} k {} {} -> {}: {}", shape.m, shape.n, shape.k,
-           dtype_name(shape.in), dtype_name(shape.out), cublasLtGetStatusString(status));
-    results.resize(static_cast<std::size_t>(found));
+    results.resize(status == CUBLAS_STATUS_SUCCESS ? static_cast<std::size_t>(found) : 0);
     return results;
   }
 
@@ -107,17 +131,14 @@ class Descriptors {
   cublasLtMatrixLayout_t a_ = nullptr, b_ = nullptr, c_ = nullptr;
 };
 
-/// Median milliseconds of a candidate; infinity when it cannot run.
-float time_candidate(const Context& ctx, cublasLtHandle_t handle, const Descriptors& descriptors,
-                     const GemmShape& shape, const GemmOperands& operands, const cublasLtMatmulAlgo_t& algorithm) {
+/// Median milliseconds of what `queue` queues; it has run once before.
+float median_ms(const Context& ctx, const std::function<void()>& queue) {
   const auto stream = static_cast<cudaStream_t>(ctx.stream);
-  constexpr float kNever = std::numeric_limits<float>::infinity();
-  if (descriptors.queue(ctx, handle, shape, operands, algorithm) != CUBLAS_STATUS_SUCCESS) return kNever;
   std::vector<cudaEvent_t> marks(kTimedRuns + 1);
   for (cudaEvent_t& mark : marks) check_cuda(cudaEventCreate(&mark), "cudaEventCreate");
   check_cuda(cudaEventRecord(marks.front(), stream), "cudaEventRecord");
   for (int i = 0; i < kTimedRuns; ++i) {
-    check(descriptors.queue(ctx, handle, shape, operands, algorithm), "cublasLtMatmul");
+    queue();
     check_cuda(cudaEventRecord(marks[static_cast<std::size_t>(i) + 1], stream), "cudaEventRecord");
   }
   check_cuda(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
@@ -131,19 +152,29 @@ float time_candidate(const Context& ctx, cublasLtHandle_t handle, const Descript
   return times[kTimedRuns / 2];
 }
 
+/// Median milliseconds of a candidate; infinity when it cannot run.
+float time_candidate(const Context& ctx, cublasLtHandle_t handle, const Descriptors& descriptors,
+                     const GemmShape& shape, const GemmOperands& operands, const cublasLtMatmulAlgo_t& algorithm) {
+  const auto queue = [&] { return descriptors.queue(ctx, handle, shape, operands, algorithm); };
+  if (queue() != CUBLAS_STATUS_SUCCESS) return std::numeric_limits<float>::infinity();
+  return median_ms(ctx, [&] { check(queue(), "cublasLtMatmul"); });
+}
+
 std::string shape_text(const GemmShape& s) {
   return fmt::format("{}x{}x{}:{},{},{}:{}{}:{}>{}:{}{}:{}", s.m, s.n, s.k, s.lda, s.ldb, s.ldc,
                      s.transpose_a ? 't' : 'n', s.transpose_b ? 't' : 'n', dtype_name(s.in), dtype_name(s.out),
-                     s.accumulate ? '+' : '=', s.bias ? 'b' : '-', s.alignment);
+                     s.accumulate ? '+' : '=', static_cast<char>(s.epilogue), s.alignment);
 }
 
 bool parse_shape(const std::string& text, GemmShape& s) {
   long long m = 0, n = 0, k = 0, lda = 0, ldb = 0, ldc = 0;
-  char ta = 0, tb = 0, in[16] = {}, out[16] = {}, accumulate = 0, bias = 0;
+  char ta = 0, tb = 0, in[16] = {}, out[16] = {}, accumulate = 0, letter = 0;
   int alignment = 0;
   if (std::sscanf(text.c_str(), "%lldx%lldx%lld:%lld,%lld,%lld:%c%c:%15[a-z0-9]>%15[a-z0-9]:%c%c:%d", &m, &n, &k, &lda,
-                  &ldb, &ldc, &ta, &tb, in, out, &accumulate, &bias, &alignment) != 13)
+                  &ldb, &ldc, &ta, &tb, in, out, &accumulate, &letter, &alignment) != 13)
     return false;
+  GemmEpilogue epilogue = GemmEpilogue::none;
+  if (!parse_epilogue(letter, epilogue)) return false;
   s = {m,
        n,
        k,
@@ -155,7 +186,7 @@ bool parse_shape(const std::string& text, GemmShape& s) {
        dtype_from_name(in),
        dtype_from_name(out),
        accumulate == '+',
-       bias == 'b',
+       epilogue,
        alignment};
   return true;
 }
@@ -180,36 +211,54 @@ bool parse_hex(const std::string& hex, cublasLtMatmulAlgo_t& algorithm) {
 }  // namespace
 
 const GemmTable::Choice& GemmTable::choose(const Context& ctx, cublasLtHandle_t handle, const GemmShape& shape,
-                                           const GemmOperands& operands) {
+                                           const GemmOperands& operands, const Separate* separate) {
   const auto known = choices_.find(shape);
   const bool tune = tuning_ == GemmTuning::time;
   if (known != choices_.end() && (known->second.tuned || !tune)) return known->second;
-  const Descriptors descriptors(shape, operands.bias);
+  const Descriptors descriptors(shape, operands);
   const auto candidates = descriptors.candidates(ctx, handle, shape, tune ? kCandidates : 1);
-  std::size_t best = 0;
+  if (candidates.empty()) {
+    if (separate == nullptr)
+      fail(ExitCode::other, "cuBLASLt has no algorithm for m {} n {} k {} {} -> {}", shape.m, shape.n, shape.k,
+           dtype_name(shape.in), dtype_name(shape.out));
+    return choices_[shape] = {.tuned = tune, .separate = true};
+  }
+  Choice choice{.algorithm = candidates.front().algo, .tuned = tune};
   if (tune) {
     float best_time = std::numeric_limits<float>::infinity();
-    for (std::size_t i = 0; i < candidates.size(); ++i) {
-      const float time = time_candidate(ctx, handle, descriptors, shape, operands, candidates[i].algo);
-      if (time < best_time) {
-        best_time = time;
-        best = i;
-      }
+    for (const auto& candidate : candidates) {
+      const float time = time_candidate(ctx, handle, descriptors, shape, operands, candidate.algo);
+      if (time >= best_time) continue;
+      best_time = time;
+      choice.algorithm = candidate.algo;
+    }
+    if (separate != nullptr) {
+      (*separate)();  // the GEMM without epilogue is chosen here
+      choice.separate = median_ms(ctx, *separate) < best_time;
     }
   }
-  return choices_[shape] = {candidates[best].algo, tune};
+  return choices_[shape] = choice;
 }
 
 void GemmTable::run(const Context& ctx, cublasLtHandle_t handle, const GemmShape& shape, const GemmOperands& operands) {
-  const Choice choice = choose(ctx, handle, shape, operands);
-  const Descriptors descriptors(shape, operands.bias);
+  const Choice choice = choose(ctx, handle, shape, operands, nullptr);
+  const Descriptors descriptors(shape, operands);
   check(descriptors.queue(ctx, handle, shape, operands, choice.algorithm), "cublasLtMatmul");
+}
+
+bool GemmTable::run_unless_slower(const Context& ctx, cublasLtHandle_t handle, const GemmShape& shape,
+                                  const GemmOperands& operands, const Separate& separate) {
+  if (choose(ctx, handle, shape, operands, &separate).separate) return false;
+  run(ctx, handle, shape, operands);
+  return true;
 }
 
 std::string GemmTable::text() const {
   std::string text;
   for (const auto& [shape, choice] : choices_)
-    if (choice.tuned) text += fmt::format("{} {} {}\n", environment_, shape_text(shape), hex_of(choice.algorithm));
+    if (choice.tuned)
+      text += fmt::format("{} {} {}\n", environment_, shape_text(shape),
+                          choice.separate ? std::string(kSeparate) : hex_of(choice.algorithm));
   return text;
 }
 
@@ -221,9 +270,9 @@ std::int64_t GemmTable::use(const std::string& text) {
     std::string card, version, shape_word, hex;
     words >> card >> version >> shape_word >> hex;
     GemmShape shape;
-    Choice choice{{}, true};
-    if (card + " " + version != environment_ || !parse_shape(shape_word, shape) || !parse_hex(hex, choice.algorithm))
-      continue;
+    Choice choice{.tuned = true, .separate = hex == kSeparate};
+    if (card + " " + version != environment_ || !parse_shape(shape_word, shape)) continue;
+    if (!choice.separate && !parse_hex(hex, choice.algorithm)) continue;
     choices_[shape] = choice;
     ++taken;
   }

@@ -67,11 +67,36 @@ TEST(Linear, Gradients) {
       const HostTensor dx_before = start(x, 5), dw_before = start(w, 6), dbias_before = start(bias, 7);
       HostTensor dx = dx_before, dw = dw_before, dbias = dbias_before;
       ops::linear_backward_input(kCpu, {.dy = dy, .w = w, .dx = dx, .accumulate = accumulate});
-      ops::linear_backward_weight(kCpu, {.dy = dy, .x = x, .dw = dw, .accumulate = accumulate});
-      ops::bias_backward(kCpu, {.dy = dy, .dbias = dbias, .accumulate = accumulate});
+      ops::linear_backward_weight(kCpu, {.dy = dy, .x = x, .dw = dw, .accumulate = accumulate, .dbias = dbias});
       EXPECT_TRUE(gradient_matches(x.span(), gradient(dx, dx_before), loss));
       EXPECT_TRUE(gradient_matches(w.span(), gradient(dw, dw_before), loss));
       EXPECT_TRUE(gradient_matches(bias.span(), gradient(dbias, dbias_before), loss));
+    }
+}
+
+// f(x w^T + bias) and its gradient are those of the ops one after the other.
+TEST(Linear, ActivationInTheProduct) {
+  for (const Shape s : kShapes)
+    for (const Activation kind : {Activation::gelu, Activation::gelu_tanh}) {
+      const HostTensor x = random_tensor(s.tokens, s.inputs, 1), w = random_tensor(s.outputs, s.inputs, 2);
+      const HostTensor bias = random_tensor(s.outputs, 1, 3);
+      HostTensor y(Dtype::f64, s.tokens, s.outputs), y_alone = y, activated = y, expected = y;
+      ops::linear_forward(kCpu, {.x = x, .w = w, .bias = bias, .y = y, .activated = activated, .activation = kind});
+      ops::linear_forward(kCpu, {.x = x, .w = w, .bias = bias, .y = y_alone});
+      ops::activation_forward(kCpu, {.kind = kind, .x = y_alone, .out = expected});
+      EXPECT_TRUE(y.same_bits(y_alone));
+      EXPECT_TRUE(activated.same_bits(expected));
+
+      HostTensor input = random_tensor(s.tokens, s.inputs, 4), dinput(Dtype::f64, s.tokens, s.inputs);
+      const HostTensor dy = random_tensor(s.tokens, s.outputs, 5);
+      ops::linear_backward_input(kCpu, {.dy = dy, .w = w, .dx = dinput, .activation_input = input, .activation = kind});
+      const auto loss = [&] {
+        HostTensor f(Dtype::f64, s.tokens, s.inputs), out(Dtype::f64, s.tokens, s.outputs);
+        ops::activation_forward(kCpu, {.kind = kind, .x = input, .out = f});
+        ops::linear_forward(kCpu, {.x = f, .w = w, .y = out});
+        return dot(out, dy);
+      };
+      EXPECT_TRUE(gradient_matches(input.span(), dinput.values(), loss));
     }
 }
 
@@ -105,6 +130,11 @@ TEST(Linear, SixteenBitTilesCoverLargeShapes) {
 TEST(Linear, RefusesShapesThatDoNotFit) {
   const HostTensor x = random_tensor(2, 3, 1), w = random_tensor(4, 5, 2), y = random_tensor(2, 4, 3);
   EXPECT_THROW(ops::linear_forward(kCpu, {.x = x, .w = w, .y = y}), Error);
+  const HostTensor v = random_tensor(4, 3, 4), f = y, narrow_f = random_tensor(2, 3, 5);
+  EXPECT_THROW(ops::linear_forward(kCpu, {.x = x, .w = v, .y = y, .activated = narrow_f}), Error);
+  EXPECT_THROW(ops::linear_forward(kCpu, {.x = x, .w = v, .y = y, .accumulate = true, .activated = f}), Error);
+  EXPECT_THROW(ops::linear_forward(kCpu, {.x = x, .w = v, .y = y, .activated = f, .activation = Activation::swiglu}),
+               Error);
 }
 
 }  // namespace

@@ -98,10 +98,22 @@ Outputs linear(Workbench& w) {
   const HostTensor x = w.in(w.tokens(), kWidth), weight = w.in(kOutputs, kWidth), bias = w.vector(kOutputs);
   const HostTensor dy = w.in(w.tokens(), kOutputs);
   HostTensor y = w.in(w.tokens(), kOutputs), dx = w.in(w.tokens(), kWidth), dw = w.sums(kOutputs, kWidth);
+  HostTensor dbias = w.sums(kOutputs, 1);
   ops::linear_forward(kCpu, {.x = x, .w = weight, .bias = bias, .y = y, .accumulate = true});
   ops::linear_backward_input(kCpu, {.dy = dy, .w = weight, .dx = dx, .accumulate = true});
-  ops::linear_backward_weight(kCpu, {.dy = dy, .x = x, .dw = dw});
-  return {{"y", y, true}, {"dx", dx, true}, {"dw", dw, false}};
+  ops::linear_backward_weight(kCpu, {.dy = dy, .x = x, .dw = dw, .dbias = dbias});
+  return {{"y", y, true}, {"dx", dx, true}, {"dw", dw, false}, {"dbias", dbias, false}};
+}
+
+/// Products small enough that the function is not flat.
+Outputs linear_activation(Workbench& w, Activation kind) {
+  constexpr std::int64_t kOutputs = 19;
+  const HostTensor x = w.in(w.tokens(), kWidth, 0.3), weight = w.in(kOutputs, kWidth, 0.3), bias = w.vector(kOutputs);
+  const HostTensor dy = w.in(w.tokens(), kOutputs), input = w.in(w.tokens(), kWidth);
+  HostTensor y = w.out(w.tokens(), kOutputs), activated = y, dx = w.out(w.tokens(), kWidth);
+  ops::linear_forward(kCpu, {.x = x, .w = weight, .bias = bias, .y = y, .activated = activated, .activation = kind});
+  ops::linear_backward_input(kCpu, {.dy = dy, .w = weight, .dx = dx, .activation_input = input, .activation = kind});
+  return {{"y", y, true}, {"activated", activated, true}, {"dx", dx, true}};
 }
 
 Outputs activation(Workbench& w, Activation kind) {
@@ -183,6 +195,8 @@ std::vector<OpCase> op_cases() {
           {"head_norm", head_norm},
           {"rope", rope},
           {"linear", linear, true},
+          {"linear with gelu", [](Workbench& w) { return linear_activation(w, Activation::gelu); }, true},
+          {"linear with gelu_tanh", [](Workbench& w) { return linear_activation(w, Activation::gelu_tanh); }, true},
           {"gelu", [](Workbench& w) { return activation(w, Activation::gelu); }},
           {"gelu_tanh", [](Workbench& w) { return activation(w, Activation::gelu_tanh); }},
           {"swiglu", [](Workbench& w) { return activation(w, Activation::swiglu); }},
