@@ -10,7 +10,6 @@ Linear::Options projection(const Config& config, int block, std::int64_t in_feat
           .in_features = in_features,
           .bias = bias,
           .init_std = std,
-          .bias_partial = config.parallelism.sequence_parallel,
           .decay_bias = config.optimizer.decay_norms_and_biases};
 }
 
@@ -73,14 +72,15 @@ Attention::Views Attention::inputs(const ModelShape& shape, const Saved& saved) 
   return {qk.col_range(0, q), qk.col_range(q, kv), saved.qkv.col_range(q + kv, kv)};
 }
 
-void Attention::rotate(const Pass& pass, const ModelShape& shape, const RopeTable& rope, const Views& x,
+/// q and k lie side by side: heads of one tensor, [N, (H + K) D].
+void Attention::rotate(const Pass& pass, const ModelShape& shape, const RopeTable& rope, const Tensor& qk,
                        bool inverse) const {
   if (rope.rotary_dim == 0) return;
-  const Tensor& positions = pass.batch.positions;
-  ops::rope(pass.ctx,
-            {.x = x.q, .positions = positions, .cos_sin = rope.cos_sin, .heads = shape.heads, .inverse = inverse});
-  ops::rope(pass.ctx,
-            {.x = x.k, .positions = positions, .cos_sin = rope.cos_sin, .heads = shape.kv_heads, .inverse = inverse});
+  ops::rope(pass.ctx, {.x = qk.col_range(0, shape.q_cols() + shape.kv_cols()),
+                       .positions = pass.batch.positions,
+                       .cos_sin = rope.cos_sin,
+                       .heads = shape.heads + shape.kv_heads,
+                       .inverse = inverse});
 }
 
 ops::AttentionShape Attention::attention_shape(const Pass& pass, const ModelShape& shape) const {
@@ -102,7 +102,7 @@ void Attention::forward(const Pass& pass, const BlockParams& params, const Model
   if (qk_norm_)
     recompute(pass, params, shape, rope, saved);
   else
-    rotate(pass, shape, rope, inputs(shape, saved), false);
+    rotate(pass, shape, rope, saved.qkv, false);
   const Views in = inputs(shape, saved);
   ops::attention_forward(pass.ctx, {.shape = attention_shape(pass, shape),
                                     .q = in.q,
@@ -132,7 +132,7 @@ void Attention::recompute(const Pass& pass, const BlockParams& params, const Mod
                                     .weight = params.w(k_norm_),
                                     .out = to.k,
                                     .rstd = saved.k_rstd});
-  rotate(pass, shape, rope, to, false);
+  rotate(pass, shape, rope, saved.normed, false);
 }
 
 void Attention::backward(const Pass& pass, const BlockParams& params, const ModelShape& shape, const RopeTable& rope,
@@ -155,7 +155,7 @@ void Attention::backward(const Pass& pass, const BlockParams& params, const Mode
                                      .dq = grad.q,
                                      .dk = grad.k,
                                      .dv = grad.v});
-  rotate(pass, shape, rope, grad, true);
+  rotate(pass, shape, rope, work.dqkv, true);
   if (qk_norm_) {
     ops::head_norm_backward(pass.ctx, {.heads = shape.heads,
                                        .dout = grad.q,

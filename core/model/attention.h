@@ -35,7 +35,7 @@ class Attention {
   Saved allocate(const ModelShape& shape, Arena& arena, const Tensor& cheap) const;
   static Workspace allocate_workspace(const ModelShape& shape, Arena& arena);
 
-  /// partial = attention(h) before the sum over tp ranks and without the output bias. h, partial [N, C]
+  /// partial = attention(h) before the sum over tp ranks. h, partial [N, C]
   void forward(const Pass& pass, const BlockParams& params, const ModelShape& shape, const RopeTable& rope,
                const Tensor& h, const Saved& saved, const Tensor& partial) const;
   /// Computes saved.normed again, with the same bits.
@@ -53,7 +53,7 @@ class Attention {
     Tensor q, k, v;
   };
   Views inputs(const ModelShape& shape, const Saved& saved) const;
-  void rotate(const Pass& pass, const ModelShape& shape, const RopeTable& rope, const Views& x, bool inverse) const;
+  void rotate(const Pass& pass, const ModelShape& shape, const RopeTable& rope, const Tensor& qk, bool inverse) const;
   ops::AttentionShape attention_shape(const Pass& pass, const ModelShape& shape) const;
 
   bool qk_norm_;
