@@ -7,6 +7,7 @@
 // float64, float32 otherwise. Rows are tokens. "+=" outputs are added to when `accumulate`, overwritten otherwise.
 #pragma once
 #include <cstdint>
+#include <initializer_list>
 
 #include "core/config/config.h"
 #include "core/runtime/context.h"
@@ -289,13 +290,38 @@ struct CrossEntropyFinishArgs {
 };
 
 // ---- optimizer ----------------------------------------------------------------------------------------------------
-/// result[0] += sum of squares of x (f64, fixed order); result[1] = min(result[1], tensor_index) when x has a
-/// non-finite element.
-struct SquaredNormArgs {
-  Tensor x;       // [1, n] A
-  Tensor result;  // [1, 2] f64; the caller sets it to (0, +inf) at the start of a step
+/// Runs of neighbouring elements of a flat shard, each of one parameter: an op treats them all in one launch. Held by
+/// value, so that a call can be kept and a kernel can take the table as an argument.
+template <class Run>
+struct RunTable {
+  static constexpr int kCapacity = 32;
+  Run runs[kCapacity];
+  int count = 0;
+
+  RunTable() = default;
+  RunTable(std::initializer_list<Run> list) {
+    for (const Run& run : list) add(run);
+  }
+  bool full() const { return count == kCapacity; }
+  void add(const Run& run) {
+    TRAINER_CHECK(!full(), "more than {} runs", kCapacity);
+    runs[count++] = run;
+  }
+  const Run* begin() const { return runs; }
+  const Run* end() const { return runs + count; }
+};
+
+struct NormRun {
+  std::int64_t first = 0, count = 0;  // elements of x
   std::int64_t tensor_index = 0;
   bool counted = true;  // false: only look for non-finite elements (copies of a replicated parameter)
+};
+/// result[0] += sum of squares of the runs that are counted (f64, fixed order); result[1] = min(result[1], tensor_index
+/// of each run with a non-finite element).
+struct SquaredNormArgs {
+  Tensor x;  // [1, n] A
+  RunTable<NormRun> runs;
+  Tensor result;  // [1, 2] f64; the caller sets it to (0, +inf) at the start of a step
 };
 /// Decides a step on the device: unscale, clip, skip, and the loss scaler (PyTorch's GradScaler with hysteresis and a
 /// floor).
@@ -324,25 +350,35 @@ struct ShardTensors {
     return {part(weight), part(low), part(master), part(grad), part(m), part(v)};
   }
 };
+/// What an update must know of a run: the decay of its parameter and, for stochastic rounding, a stream of noise and
+/// where the elements lie in the global tensor (global_index in kernels/optimizer_bits.h).
+struct UpdateRun {
+  std::int64_t first = 0, count = 0;  // elements of the shard
+  double weight_decay = 0.0;
+  std::uint64_t rounding_key = 0;  // of (seed, parameter); the op mixes in the update
+  std::int64_t first_index = 0;    // global index of the run's first element
+  std::int64_t row_gap = 0;        // global elements between the end of a row of this rank's columns and the next row
+  std::int64_t cols = 0;           // this rank's columns, when there is a gap
+  std::int64_t first_col = 0;      // among them, of the run's first element
+};
 /// AdamW (Loshchilov and Hutter 2019), one pass: g = grad * grad_factor; m, v; bias correction by state->updates
-/// (already counted); decay on the weight. Nothing is written when state->skipped. bf16 moments are rounded
-/// stochastically with the stream (rounding_key, state->updates) at the element's index (kernels/optimizer_bits.h).
+/// (already counted); decay on the weight. Nothing is written when state->skipped, nor outside the runs. bf16 moments
+/// are rounded stochastically with the stream (rounding_key, state->updates) at the element's global index
+/// (kernels/optimizer_bits.h).
 struct AdamWArgs {
   ShardTensors shard;
+  RunTable<UpdateRun> runs;
   const UpdateState* state = nullptr;
-  double lr = 0.0, beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.0;
-  std::uint64_t rounding_key = 0;  // of (seed, parameter); the op mixes in the update
-  std::int64_t first_index = 0;    // global index of element 0, for stochastic rounding
+  double lr = 0.0, beta1 = 0.9, beta2 = 0.95, eps = 1e-8;
 };
 /// SGD with momentum as PyTorch's: g += weight_decay * w; m = momentum * m + g; w -= lr * (nesterov ? g + momentum * m
 /// : m).
 struct SgdArgs {
   ShardTensors shard;
+  RunTable<UpdateRun> runs;
   const UpdateState* state = nullptr;
-  double lr = 0.0, momentum = 0.0, weight_decay = 0.0;
+  double lr = 0.0, momentum = 0.0;
   bool nesterov = false;
-  std::uint64_t rounding_key = 0;
-  std::int64_t first_index = 0;
 };
 /// The exact value of a shard as fp32 or wider (float64 in a float64 run), for checkpoints. docs/numerics.md: split
 /// masters.

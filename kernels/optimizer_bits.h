@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "core/runtime/rng.h"
+#include "kernels/ops.h"
 
 namespace trainer {
 
@@ -40,6 +41,12 @@ TRAINER_HOST_DEVICE inline std::uint32_t join_master(std::uint16_t weight, std::
 /// The stream of one update of one parameter.
 TRAINER_HOST_DEVICE inline std::uint64_t rounding_stream(std::uint64_t rounding_key, std::int64_t updates) {
   return mix_key(rounding_key, static_cast<std::uint64_t>(updates));
+}
+
+/// Global index of element i of a run.
+TRAINER_HOST_DEVICE inline std::int64_t global_index(const ops::UpdateRun& run, std::int64_t i) {
+  const std::int64_t index = run.first_index + i;
+  return run.row_gap == 0 ? index : index + (run.first_col + i) / run.cols * run.row_gap;
 }
 
 /// 32 random bits for the element with this global index: the lower half rounds m, the upper half v.

@@ -64,8 +64,21 @@ std::int64_t touched(const Tensor& table, std::int64_t tokens) {
   return std::min(table.rows, tokens) * table.cols * dtype_size(table.dtype);
 }
 
-std::int64_t update_bytes(const ShardTensors& shard) {
-  return 2 * bytes_of({shard.weight, shard.low, shard.master, shard.m, shard.v}) + bytes_of({shard.grad});
+/// Bytes that an update moves for each element.
+std::int64_t update_bytes_each(const ShardTensors& shard) {
+  std::int64_t state = 0;
+  for (const Tensor& tensor : {shard.weight, shard.low, shard.master, shard.m, shard.v})
+    if (tensor) state += dtype_size(tensor.dtype);
+  return 2 * state + dtype_size(shard.grad.dtype);
+}
+
+template <class Run>
+OpCost optimizer_of(const RunTable<Run>& runs, std::int64_t bytes_each) {
+  std::int64_t elements = 0;
+  for (const Run& run : runs) elements += run.count;
+  return {.kind = OpKind::optimizer,
+          .bytes = elements * bytes_each,
+          .shape = fmt::format("{} in {} tensors", elements, runs.count)};
 }
 
 }  // namespace
@@ -148,16 +161,16 @@ OpCost cost(const CrossEntropyFinishArgs& a) {
   return memory_bound(a.logits, (a.backward ? 2 * bytes_of({a.logits}) : 0) + bytes_of({a.targets, a.stats}));
 }
 OpCost cost(const SquaredNormArgs& a) {
-  return optimizer(a.x, bytes_of({a.x}));
+  return optimizer_of(a.runs, dtype_size(a.x.dtype));
 }
 OpCost cost(const PrepareUpdateArgs& a) {
   return optimizer(a.norm, bytes_of({a.norm, a.sums}) + 2 * static_cast<std::int64_t>(sizeof(UpdateState)));
 }
 OpCost cost(const AdamWArgs& a) {
-  return optimizer(a.shard.weight, update_bytes(a.shard));
+  return optimizer_of(a.runs, update_bytes_each(a.shard));
 }
 OpCost cost(const SgdArgs& a) {
-  return optimizer(a.shard.weight, update_bytes(a.shard));
+  return optimizer_of(a.runs, update_bytes_each(a.shard));
 }
 OpCost cost(const MasterReadArgs& a) {
   return optimizer(a.out, bytes_of({a.shard.weight, a.shard.low, a.shard.master, a.out}));

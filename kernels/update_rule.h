@@ -80,7 +80,8 @@ struct Updated {
   Math weight, m, v;
 };
 
-/// The scalars of one AdamW update, in the type of the rule, and the rule. t = state.updates counts this update.
+/// The scalars of one AdamW update, in the type of the rule, and the rule; of(run) is the rule of a run. t =
+/// state.updates counts this update.
 template <class Math>
 struct AdamWRule {
   Math grad_factor;
@@ -89,7 +90,8 @@ struct AdamWRule {
   Math step_size;         // lr / (1 - beta1^t)
   Math rsqrt_correction;  // 1 / sqrt(1 - beta2^t)
   Math eps;
-  Math decay;  // lr * weight_decay
+  double lr;
+  Math decay;  // lr * weight_decay, of the run
 
   AdamWRule() = default;
   TRAINER_HOST_DEVICE AdamWRule(const AdamWArgs& args, const UpdateState& state)
@@ -100,7 +102,13 @@ struct AdamWRule {
         step_size(static_cast<Math>(args.lr / correction(args.beta1, state.updates))),
         rsqrt_correction(static_cast<Math>(1.0 / sqrt(correction(args.beta2, state.updates)))),
         eps(static_cast<Math>(args.eps)),
-        decay(static_cast<Math>(args.lr * args.weight_decay)) {}
+        lr(args.lr),
+        decay(Math(0)) {}
+  TRAINER_HOST_DEVICE AdamWRule of(const UpdateRun& run) const {
+    AdamWRule rule = *this;
+    rule.decay = static_cast<Math>(lr * run.weight_decay);
+    return rule;
+  }
 
   TRAINER_HOST_DEVICE static double correction(double beta, std::int64_t t) { return 1.0 - power(beta, t); }
 
@@ -125,8 +133,13 @@ struct SgdRule {
       : grad_factor(static_cast<Math>(state.grad_factor)),
         lr(static_cast<Math>(args.lr)),
         momentum(static_cast<Math>(args.momentum)),
-        weight_decay(static_cast<Math>(args.weight_decay)),
+        weight_decay(Math(0)),
         nesterov(args.nesterov) {}
+  TRAINER_HOST_DEVICE SgdRule of(const UpdateRun& run) const {
+    SgdRule rule = *this;
+    rule.weight_decay = static_cast<Math>(run.weight_decay);
+    return rule;
+  }
 
   TRAINER_HOST_DEVICE Updated<Math> operator()(Math weight, Math grad, Math m, Math /*v*/) const {
     const Math g = grad * grad_factor + weight_decay * weight;

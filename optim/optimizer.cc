@@ -25,6 +25,20 @@ Dtype moments_dtype(const Config& config) {
   return accumulator_dtype(weight_dtype(config.precision.dtype));
 }
 
+/// Calls op(table) with run_of(segment) for all segments, as many at a time as a table holds.
+template <class Segments, class RunOf, class Op>
+void in_tables(const Segments& segments, const RunOf& run_of, const Op& op) {
+  ops::RunTable<decltype(run_of(segments.front()))> table;
+  for (const auto& segment : segments) {
+    if (table.full()) {
+      op(table);
+      table = {};
+    }
+    table.add(run_of(segment));
+  }
+  if (table.count > 0) op(table);
+}
+
 }  // namespace
 
 Optimizer::Optimizer(const Config& config, const ParamLayout& layout, const Mesh& mesh, Arena& arena)
@@ -121,11 +135,11 @@ void Optimizer::write_values(const Context& ctx, const Tensor& values, std::int6
 void Optimizer::accumulate_norm(const Context& ctx, GradSink& grads, const Tensor& norm) {
   for (int block = 0; block < layout_.num_blocks(); ++block) {
     const Tensor grad = grads.shard(block);
-    for (const Segment& segment : shards_[static_cast<std::size_t>(block)].segments)
-      ops::squared_norm(ctx, {.x = grad.flat_range(segment.offset, segment.count),
-                              .result = norm,
-                              .tensor_index = segment.id,
-                              .counted = layout_.local(segment.id).copy_index == 0});
+    in_tables(
+        shards_[static_cast<std::size_t>(block)].segments, [&](const Segment& segment) { return norm_run(segment); },
+        [&](const ops::RunTable<ops::NormRun>& runs) {
+          ops::squared_norm(ctx, {.x = grad, .runs = runs, .result = norm});
+        });
   }
 }
 
@@ -142,54 +156,51 @@ void Optimizer::step(const Context& ctx, WeightSource& weights, GradSink& grads,
     ops::ShardTensors tensors = shard.state;
     tensors.weight = weights.shard(block);
     tensors.grad = grads.shard(block);
-    for (const Segment& segment : shard.segments) update_segment(ctx, segment, tensors, state, lr);
+    in_tables(
+        shard.segments, [&](const Segment& segment) { return update_run(segment); },
+        [&](const ops::RunTable<ops::UpdateRun>& runs) { update(ctx, tensors, runs, state, lr); });
     weights.updated(ctx, block);
   }
 }
 
-/// One op for the segment. Only stochastic rounding needs global element indices, and only there a parameter that is
-/// split on its columns, whose rows are not neighbours in the global tensor, takes one op a row.
-void Optimizer::update_segment(const Context& ctx, const Segment& segment, const ops::ShardTensors& shard,
-                               const UpdateState* state, double lr) const {
-  const ParamDecl& decl = layout_.decl(segment.id);
-  const LocalParam& local = layout_.local(segment.id);
-  const bool row_by_row = moments_dtype_ == Dtype::bf16 && local.cols != decl.cols;
-  std::int64_t done = 0;
-  while (done < segment.count) {
-    const std::int64_t row = (segment.first + done) / local.cols;
-    const std::int64_t col = (segment.first + done) % local.cols;
-    const std::int64_t left = segment.count - done;
-    const std::int64_t count = row_by_row ? std::min(local.cols - col, left) : left;
-    update_run(ctx, segment.id, shard.flat_range(segment.offset + done, count),
-               (local.global_row + row) * decl.cols + local.global_col + col, state, lr);
-    done += count;
-  }
+ops::NormRun Optimizer::norm_run(const Segment& segment) const {
+  return {.first = segment.offset,
+          .count = segment.count,
+          .tensor_index = segment.id,
+          .counted = layout_.local(segment.id).copy_index == 0};
 }
 
-void Optimizer::update_run(const Context& ctx, ParamId id, const ops::ShardTensors& run, std::int64_t first_index,
-                           const UpdateState* state, double lr) const {
-  const ParamDecl& decl = layout_.decl(id);
-  const double weight_decay = decl.decay ? config_.weight_decay : 0.0;
-  const std::uint64_t rounding_key = mix_key(mix_key(seed_, "moments"), decl.name);
+ops::UpdateRun Optimizer::update_run(const Segment& segment) const {
+  const ParamDecl& decl = layout_.decl(segment.id);
+  const LocalParam& local = layout_.local(segment.id);
+  const std::int64_t row = segment.first / local.cols, col = segment.first % local.cols;
+  return {.first = segment.offset,
+          .count = segment.count,
+          .weight_decay = decl.decay ? config_.weight_decay : 0.0,
+          .rounding_key = mix_key(mix_key(seed_, "moments"), decl.name),
+          .first_index = (local.global_row + row) * decl.cols + local.global_col + col,
+          .row_gap = decl.cols - local.cols,
+          .cols = local.cols,
+          .first_col = col};
+}
+
+void Optimizer::update(const Context& ctx, const ops::ShardTensors& shard, const ops::RunTable<ops::UpdateRun>& runs,
+                       const UpdateState* state, double lr) const {
   if (config_.name == OptimizerName::adamw)
-    ops::adamw(ctx, {.shard = run,
+    ops::adamw(ctx, {.shard = shard,
+                     .runs = runs,
                      .state = state,
                      .lr = lr,
                      .beta1 = config_.beta1,
                      .beta2 = config_.beta2,
-                     .eps = config_.eps,
-                     .weight_decay = weight_decay,
-                     .rounding_key = rounding_key,
-                     .first_index = first_index});
+                     .eps = config_.eps});
   else
-    ops::sgd(ctx, {.shard = run,
+    ops::sgd(ctx, {.shard = shard,
+                   .runs = runs,
                    .state = state,
                    .lr = lr,
                    .momentum = config_.momentum,
-                   .weight_decay = weight_decay,
-                   .nesterov = config_.nesterov,
-                   .rounding_key = rounding_key,
-                   .first_index = first_index});
+                   .nesterov = config_.nesterov});
 }
 
 }  // namespace trainer

@@ -67,10 +67,10 @@ class Optimizer {
   void draw(const Context& ctx, ParamId id, std::int64_t first_row, const Tensor& values) const;
   void write_values(const Context& ctx, const Tensor& values, std::int64_t offset, const Tensor& whole,
                     const Tensor& shard_weight, const Shard& shard) const;
-  void update_segment(const Context& ctx, const Segment& segment, const ops::ShardTensors& shard,
-                      const UpdateState* state, double lr) const;
-  void update_run(const Context& ctx, ParamId id, const ops::ShardTensors& run, std::int64_t first_index,
-                  const UpdateState* state, double lr) const;
+  ops::NormRun norm_run(const Segment& segment) const;
+  ops::UpdateRun update_run(const Segment& segment) const;
+  void update(const Context& ctx, const ops::ShardTensors& shard, const ops::RunTable<ops::UpdateRun>& runs,
+              const UpdateState* state, double lr) const;
 
   const ParamLayout& layout_;
   OptimizerConfig config_;

@@ -7,17 +7,20 @@ namespace {
 template <class Master, class Moment>
 void sgd_elements(const SgdArgs& args, Master master, Moment m) {
   using Math = typename Master::Math;
-  const SgdRule<Math> rule(args, *args.state);
+  const SgdRule<Math> rule_of_all(args, *args.state);
   const Math* grad = args.shard.grad.as<Math>();
-  const std::int64_t n = args.shard.weight.numel();
-  const std::uint64_t stream = rounding_stream(args.rounding_key, args.state->updates);
-  parallel_for(n, 1, [&](std::int64_t i) {
-    const Updated<Math> updated = rule(master.load(i), grad[i], m.template load<Math>(i), Math(0));
-    master.store(i, updated.weight);
-    std::uint32_t noise = 0;
-    if constexpr (Moment::kStochastic) noise = rounding_noise(stream, args.first_index + i);
-    m.store(i, updated.m, noise & 0xffffu);
-  });
+  for (const UpdateRun& run : args.runs) {
+    const SgdRule<Math> rule = rule_of_all.of(run);
+    const std::uint64_t stream = rounding_stream(run.rounding_key, args.state->updates);
+    parallel_for(run.count, 1, [&](std::int64_t at) {
+      const std::int64_t i = run.first + at;
+      const Updated<Math> updated = rule(master.load(i), grad[i], m.template load<Math>(i), Math(0));
+      master.store(i, updated.weight);
+      std::uint32_t noise = 0;
+      if constexpr (Moment::kStochastic) noise = rounding_noise(stream, global_index(run, at));
+      m.store(i, updated.m, noise & 0xffffu);
+    });
+  }
 }
 
 }  // namespace

@@ -29,24 +29,25 @@ double sum_of_squares(const T* x, std::int64_t n) {
 }
 
 template <class T>
-void add_squared_norm(const SquaredNormArgs& args) {
-  const T* x = args.x.as<T>();
-  const std::int64_t n = args.x.numel();
-  auto* result = args.result.as<double>();
-  const double sum = sum_of_squares(x, n);
+void add_squared_norm(const NormRun& run, const T* x, double* result) {
+  const double sum = sum_of_squares(x, run.count);
   // A non-finite element always makes the sum non-finite; a sum of large float64 values may also overflow by itself.
-  if (!std::isfinite(sum) && !std::all_of(x, x + n, [](T value) { return std::isfinite(value); }))
-    result[1] = std::min(result[1], static_cast<double>(args.tensor_index));
-  if (args.counted) result[0] += sum;
+  if (!std::isfinite(sum) && !std::all_of(x, x + run.count, [](T value) { return std::isfinite(value); }))
+    result[1] = std::min(result[1], static_cast<double>(run.tensor_index));
+  if (run.counted) result[0] += sum;
 }
 
 }  // namespace
 
 void squared_norm(const Context& /*ctx*/, const SquaredNormArgs& args) {
-  if (args.x.dtype == Dtype::f64)
-    add_squared_norm<double>(args);
-  else
-    add_squared_norm<float>(args);
+  auto* result = args.result.as<double>();
+  for (const NormRun& run : args.runs) {
+    const Tensor x = args.x.flat_range(run.first, run.count);
+    if (x.dtype == Dtype::f64)
+      add_squared_norm(run, x.as<double>(), result);
+    else
+      add_squared_norm(run, x.as<float>(), result);
+  }
 }
 
 void prepare_update(const Context& /*ctx*/, const PrepareUpdateArgs& args) {

@@ -169,54 +169,85 @@ void visit_moment(const Tensor& moment, const Body& body) {
   }
 }
 
-// ---- loops over a shard -------------------------------------------------------------------------------------------
-/// [0, n) as single elements before `head`, vectors of kElements, and single elements at the end. When the tensors are
-/// not aligned alike there are no vectors.
-struct ShardCut {
-  int64_t n, head, vectors;
+// ---- loops over runs ----------------------------------------------------------------------------------------------
+/// Runs of elements cut into pieces of kThreads * kAhead vectors; the blocks take pieces in turn, through all runs, so
+/// that small tensors cost no launches of their own. A run has single elements before `head`, vectors of kElements, and
+/// single elements behind them; when its tensors are not aligned alike it has no vectors.
+struct RunCuts {
+  static constexpr int kRuns = RunTable<UpdateRun>::kCapacity;
+  int64_t first[kRuns], n[kRuns], vectors[kRuns];
+  int64_t end[kRuns];  // number of the piece behind the run's last
+  int head[kRuns];
+  int count = 0;
+  int64_t pieces() const { return count == 0 ? 0 : end[count - 1]; }
 };
 
-/// The cut for tensors that all start at the same element of arrays aligned to 16 bytes, as parts of one shard do.
-ShardCut cut_shard(int64_t n, std::initializer_list<Tensor> tensors) {
-  for (int64_t head = 0; head < kElements && head <= n; ++head) {
-    const bool aligned = std::all_of(tensors.begin(), tensors.end(), [&](const Tensor& t) {
-      const int64_t size = dtype_size(t.dtype), boundary = std::min<int64_t>(16, kElements * size);
-      return !t || (static_cast<int64_t>(reinterpret_cast<std::uintptr_t>(t.data)) + head * size) % boundary == 0;
-    });
-    if (aligned) return {n, head, (n - head) / kElements};
-  }
-  return {n, n, 0};
+/// Elements until all tensors are aligned to vectors, as parts of one shard are together; kElements when they never
+/// are.
+int aligned_head(int64_t first, const std::initializer_list<Tensor>& tensors) {
+  int head = 0;
+  const auto aligned = [&](const Tensor& t) {
+    const int64_t size = dtype_size(t.dtype), boundary = std::min<int64_t>(16, kElements * size);
+    return !t ||
+           (static_cast<int64_t>(reinterpret_cast<std::uintptr_t>(t.data)) + (first + head) * size) % boundary == 0;
+  };
+  while (head < kElements && !std::all_of(tensors.begin(), tensors.end(), aligned)) ++head;
+  return head;
 }
 
-/// A Body has `template <int N> struct Loaded`, load<N>(i) and store<N>(i, loaded) for elements i .. i + N; here for
-/// the whole cut.
+void cut_run(RunCuts& cuts, int64_t first, int64_t n, int ahead, const std::initializer_list<Tensor>& tensors) {
+  if (n == 0) return;
+  const int head = aligned_head(first, tensors);
+  const bool vectors = head < kElements && head <= n;
+  const int r = cuts.count++;
+  cuts.first[r] = first;
+  cuts.n[r] = n;
+  cuts.head[r] = vectors ? head : 0;
+  cuts.vectors[r] = vectors ? (n - head) / kElements : 0;
+  const int64_t elements = int64_t{kThreads} * ahead * kElements;  // of a piece
+  cuts.end[r] = (r == 0 ? 0 : cuts.end[r - 1]) + std::max<int64_t>(ceil_div(n - cuts.head[r], elements), 1);
+}
+
+/// A Body has kAhead, `template <int N> struct Loaded`, load<N>(i) and store<N>(i, loaded) for elements i .. i + N. All
+/// reads of a piece are under way before the first result is written.
 template <class Body>
-__device__ void for_each_vector(const ShardCut& cut, const Body& body) {
+__device__ void treat_piece(const RunCuts& cuts, int r, int64_t piece, const Body& body) {
   constexpr int kAhead = Body::kAhead;
-  const int64_t first = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  const int64_t step = static_cast<int64_t>(gridDim.x) * kThreads;
-  for (int64_t v = first; v < cut.vectors; v += kAhead * step) {
-    typename Body::template Loaded<kElements> ahead[kAhead];
+  const int64_t begin = cuts.first[r] + cuts.head[r], vectors = cuts.vectors[r];
+  const int64_t v = piece * (kThreads * kAhead) + threadIdx.x;
+  typename Body::template Loaded<kElements> ahead[kAhead];
 #pragma unroll
-    for (int a = 0; a < kAhead; ++a)
-      if (v + a * step < cut.vectors) ahead[a] = body.template load<kElements>(cut.head + (v + a * step) * kElements);
+  for (int a = 0; a < kAhead; ++a)
+    if (v + a * kThreads < vectors) ahead[a] = body.template load<kElements>(begin + (v + a * kThreads) * kElements);
 #pragma unroll
-    for (int a = 0; a < kAhead; ++a)
-      if (v + a * step < cut.vectors) body.template store<kElements>(cut.head + (v + a * step) * kElements, ahead[a]);
-  }
+  for (int a = 0; a < kAhead; ++a)
+    if (v + a * kThreads < vectors) body.template store<kElements>(begin + (v + a * kThreads) * kElements, ahead[a]);
+
   const auto one = [&](int64_t i) { body.template store<1>(i, body.template load<1>(i)); };
-  for (int64_t i = first; i < cut.head; i += step) one(i);
-  for (int64_t i = cut.head + cut.vectors * kElements + first; i < cut.n; i += step) one(i);
+  if (piece == 0 && threadIdx.x < cuts.head[r]) one(cuts.first[r] + threadIdx.x);
+  const int64_t behind = begin + max(vectors, piece * (kThreads * kAhead)) * kElements;
+  const int64_t end = min(cuts.first[r] + cuts.n[r], begin + (piece + 1) * (kThreads * kAhead) * kElements);
+  for (int64_t i = behind + threadIdx.x; i < end; i += kThreads) one(i);
+}
+
+/// body_of(r) makes the Body of run r, once for all pieces of it that this block takes.
+template <class BodyOf>
+__device__ void for_each_piece(const RunCuts& cuts, const BodyOf& body_of) {
+  int64_t piece = blockIdx.x, start = 0;
+  for (int r = 0; r < cuts.count; start = cuts.end[r++]) {
+    if (piece >= cuts.end[r]) continue;
+    const auto body = body_of(r);
+    for (; piece < cuts.end[r]; piece += gridDim.x) treat_piece(cuts, r, piece - start, body);
+  }
 }
 
 /// As many blocks as run at the same time: what a block computes once (AdamW's powers) is then cheap, and no part of
 /// the work waits for a second round.
 template <class Kernel>
-unsigned shard_blocks(const Context& ctx, const ShardCut& cut, Kernel kernel) {
+unsigned resident_blocks(const Context& ctx, const RunCuts& cuts, Kernel kernel) {
   int resident = 0;
   check_cuda(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, kernel, kThreads, 0), "optimizer");
-  const int64_t threads = cut.vectors > 0 ? cut.vectors : cut.n;
-  return grid_size(std::clamp<int64_t>(ceil_div(threads, kThreads), 1, int64_t{resident} * sm_count(ctx)));
+  return grid_size(std::clamp<int64_t>(cuts.pieces(), 1, int64_t{resident} * sm_count(ctx)));
 }
 
 // ---- update rules -------------------------------------------------------------------------------------------------
@@ -229,7 +260,7 @@ struct Update {
   V v;
   const float* grad;
   uint64_t stream;  // of the rounding of this update
-  int64_t first_index;
+  UpdateRun run;
 
   template <int N>
   struct Loaded {
@@ -255,32 +286,60 @@ struct Update {
       vs[j] = updated.v;
     }
     uint32_t noise[N] = {};
-    if constexpr (M::kStochastic || V::kStochastic) random_words<N>(stream, first_index + i, noise);
+    if constexpr (M::kStochastic || V::kStochastic) draw(i - run.first, noise);
     master.template store<N>(i, weights);
     m.template store<N>(i, ms, noise, 0);
     v.template store<N>(i, vs, noise, 16);
   }
+
+ private:
+  /// Noise for elements i .. i + N of the run, drawn at their global indices: neighbours unless a row ends among them.
+  template <int N>
+  __device__ void draw(int64_t i, uint32_t (&noise)[N]) const {
+    const int64_t index = global_index(run, i);
+    if (global_index(run, i + N - 1) == index + N - 1) return random_words<N>(stream, index, noise);
+#pragma unroll
+    for (int j = 0; j < N; ++j) {
+      uint32_t one[1];
+      random_words<1>(stream, global_index(run, i + j), one);
+      noise[j] = one[0];
+    }
+  }
 };
 
 template <class Rule, class Args, class Master, class M, class V>
-__global__ void __launch_bounds__(kThreads) update_kernel(Args args, Master master, M m, V v, ShardCut cut) {
+__global__ void __launch_bounds__(kThreads)
+    update_kernel(const __grid_constant__ Args args, Master master, M m, V v, const __grid_constant__ RunCuts cuts) {
   __shared__ Rule rule;  // the powers take long: one thread makes them for the block
   const UpdateState& state = *args.state;
   if (state.skipped != 0) return;
   if (threadIdx.x == 0) rule = Rule(args, state);
   __syncthreads();
   const auto* grad = static_cast<const float*>(args.shard.grad.data);
-  for_each_vector(cut, Update<Rule, Master, M, V>{rule, master, m, v, grad,
-                                                  rounding_stream(args.rounding_key, state.updates), args.first_index});
+  for_each_piece(cuts, [&](int r) {
+    const UpdateRun& run = args.runs.runs[r];
+    return Update<Rule, Master, M, V>{
+        rule.of(run), master, m, v, grad, rounding_stream(run.rounding_key, state.updates), run};
+  });
 }
 
 template <class Rule, class Args, class Master, class M, class V>
-void launch_update(const Context& ctx, const Args& args, const Master& master, const M& m, const V& v, const char* op) {
+void launch_update(const Context& ctx, Args args, const Master& master, const M& m, const V& v, const char* op) {
   const ShardTensors& s = args.shard;
-  const ShardCut cut = cut_shard(s.weight.numel(), {s.weight, s.low, s.master, s.grad, s.m, s.v});
-  if (cut.n == 0) return;
+  RunCuts cuts;
+  RunTable<UpdateRun> runs;
+  for (const UpdateRun& run : args.runs) {
+    if (run.count == 0) continue;
+    TRAINER_CHECK(run.first >= 0 && run.first + run.count <= s.weight.numel(), "{}: elements {}+{} of {}", op,
+                  run.first, run.count, s.weight.numel());
+    runs.add(run);
+    cut_run(cuts, run.first, run.count, Update<Rule, Master, M, V>::kAhead,
+            {s.weight, s.low, s.master, s.grad, s.m, s.v});
+  }
+  args.runs = runs;  // without empty ones, as `cuts`
+  if (cuts.count == 0) return;
   const auto kernel = update_kernel<Rule, Args, Master, M, V>;
-  kernel<<<shard_blocks(ctx, cut, kernel), kThreads, 0, stream_of(ctx)>>>(args, master, m, v, cut);
+  kernel<<<resident_blocks(ctx, cuts, kernel), kThreads, 0, stream_of(ctx)>>>(args, master, m, v, cuts);
   check_cuda(cudaGetLastError(), op);
 }
 
@@ -332,15 +391,19 @@ struct Write {
 };
 
 template <class Body>
-__global__ void __launch_bounds__(kThreads) exact_values_kernel(Body body, ShardCut cut) {
-  for_each_vector(cut, body);
+__global__ void __launch_bounds__(kThreads) exact_values_kernel(Body body, const __grid_constant__ RunCuts cuts) {
+  for_each_piece(cuts, [&](int) { return body; });
 }
 
+/// Over all n elements.
 template <class Body>
-void launch_exact(const Context& ctx, const Body& body, const ShardCut& cut, const char* op) {
-  if (cut.n == 0) return;
+void launch_exact(const Context& ctx, const Body& body, int64_t n, const std::initializer_list<Tensor>& tensors,
+                  const char* op) {
+  if (n == 0) return;
+  RunCuts cuts;
+  cut_run(cuts, 0, n, Body::kAhead, tensors);
   const auto kernel = exact_values_kernel<Body>;
-  kernel<<<shard_blocks(ctx, cut, kernel), kThreads, 0, stream_of(ctx)>>>(body, cut);
+  kernel<<<resident_blocks(ctx, cuts, kernel), kThreads, 0, stream_of(ctx)>>>(body, cuts);
   check_cuda(cudaGetLastError(), op);
 }
 
@@ -379,13 +442,13 @@ void master_read(const Context& ctx, const MasterReadArgs& args) {
   const ShardTensors& s = args.shard;
   const int64_t n = s.weight.numel();
   TRAINER_CHECK(args.out.numel() == n, "master_read: {} values out of {}", args.out.numel(), n);
-  const ShardCut cut = cut_shard(n, {s.weight, s.low, s.master, args.out});
+  const std::initializer_list<Tensor> tensors = {s.weight, s.low, s.master, args.out};
   visit_master(s, true, "master_read", [&](auto master) {
     using Master = decltype(master);
     if (args.out.dtype == Dtype::f64)
-      launch_exact(ctx, Read<Master, double>{master, args.out.as<double>()}, cut, "master_read");
+      launch_exact(ctx, Read<Master, double>{master, args.out.as<double>()}, n, tensors, "master_read");
     else
-      launch_exact(ctx, Read<Master, float>{master, args.out.as<float>()}, cut, "master_read");
+      launch_exact(ctx, Read<Master, float>{master, args.out.as<float>()}, n, tensors, "master_read");
   });
 }
 
@@ -393,13 +456,13 @@ void master_write(const Context& ctx, const MasterWriteArgs& args) {
   const ShardTensors& s = args.shard;
   const int64_t n = s.weight.numel();
   TRAINER_CHECK(args.in.numel() == n, "master_write: {} values for {}", args.in.numel(), n);
-  const ShardCut cut = cut_shard(n, {s.weight, s.low, s.master, args.in});
+  const std::initializer_list<Tensor> tensors = {s.weight, s.low, s.master, args.in};
   visit_master(s, false, "master_write", [&](auto master) {
     using Master = decltype(master);
     if (args.in.dtype == Dtype::f64)
-      launch_exact(ctx, Write<Master, double>{master, args.in.as<double>()}, cut, "master_write");
+      launch_exact(ctx, Write<Master, double>{master, args.in.as<double>()}, n, tensors, "master_write");
     else
-      launch_exact(ctx, Write<Master, float>{master, args.in.as<float>()}, cut, "master_write");
+      launch_exact(ctx, Write<Master, float>{master, args.in.as<float>()}, n, tensors, "master_write");
   });
 }
 

@@ -94,59 +94,80 @@ __global__ void __launch_bounds__(1024) add_partials_kernel(const float* partial
 // ---- squared norm -------------------------------------------------------------------------------------------------
 constexpr int kNormThreads = 512;
 constexpr int kNormUnroll = 4;
-constexpr int64_t kNormElementsPerBlock = kNormThreads * kNormUnroll * 4;
-constexpr int64_t kMaxNormBlocks = 1024;  // a constant, so that the split is that of n alone
+constexpr int64_t kNormPiece = kNormThreads * kNormUnroll * 4;  // elements that a block reads at a time
+constexpr int64_t kMaxNormBlocks = 1024;  // a constant, so that the split is that of the runs alone
 
-/// Adds a tensor's sum to the result. A non-finite float32 always makes the float64 sum of squares non-finite, and
-/// nothing else does: the largest square is 1e77.
-__device__ void add_to_result(double sum, double* result, double tensor_index, bool counted) {
-  if (!isfinite(sum)) result[1] = min(result[1], tensor_index);
-  if (counted) result[0] += sum;
-}
+/// Where the pieces of each run end, counted through all runs. The blocks take pieces in turn.
+struct NormPieces {
+  int64_t end[RunTable<NormRun>::kCapacity];
+};
 
-/// Sum of squares of this block's share. `head` elements stand before the first 16-byte boundary.
-__device__ double share_of_squares(const float* x, int64_t n, int64_t head) {
+/// What a block found. A non-finite float32 always makes the float64 sum of squares non-finite, and nothing else does:
+/// the largest square is 1e77.
+struct NormPartial {
+  double sum;
+  unsigned long long first_bad;  // least tensor index, kNoneBad when there is none
+};
+constexpr unsigned long long kNoneBad = ~0ULL;
+
+/// Sum of the squares of this thread's part of a piece of x [n].
+__device__ double squares_of_piece(const float* x, int64_t n, int64_t piece) {
   double sum = 0;
   const auto add = [&sum](float value) { sum = fma(static_cast<double>(value), static_cast<double>(value), sum); };
+  const int64_t head = min(static_cast<int64_t>((16 - reinterpret_cast<std::uintptr_t>(x) % 16) % 16 / 4), n);
   const float4* quads = reinterpret_cast<const float4*>(x + head);
   const int64_t count = (n - head) / 4;
-  const int64_t step = static_cast<int64_t>(gridDim.x) * kNormThreads;
-  int64_t i = static_cast<int64_t>(blockIdx.x) * kNormThreads + threadIdx.x;
-  for (; i + (kNormUnroll - 1) * step < count; i += kNormUnroll * step) {
-    float4 ahead[kNormUnroll];
+  const int64_t i = piece * (kNormThreads * kNormUnroll) + threadIdx.x;
+  float4 ahead[kNormUnroll];
 #pragma unroll
-    for (int u = 0; u < kNormUnroll; ++u) ahead[u] = quads[i + u * step];
+  for (int u = 0; u < kNormUnroll; ++u)
+    ahead[u] = i + u * kNormThreads < count ? quads[i + u * kNormThreads] : make_float4(0, 0, 0, 0);
 #pragma unroll
-    for (int u = 0; u < kNormUnroll; ++u) add(ahead[u].x), add(ahead[u].y), add(ahead[u].z), add(ahead[u].w);
-  }
-  for (; i < count; i += step) {
-    const float4 quad = quads[i];
-    add(quad.x), add(quad.y), add(quad.z), add(quad.w);
-  }
-  if (blockIdx.x == 0) {
+  for (int u = 0; u < kNormUnroll; ++u) add(ahead[u].x), add(ahead[u].y), add(ahead[u].z), add(ahead[u].w);
+  if (piece == 0) {  // the elements outside 16-byte boundaries
     const int64_t tail = head + 4 * count;
     if (threadIdx.x < head) add(x[threadIdx.x]);
     if (tail + threadIdx.x < n) add(x[tail + threadIdx.x]);
   }
-  return block_sum(sum);
+  return sum;
 }
 
-/// With one block: straight into the result. With more: into partials, which finish_norm_kernel adds.
+/// The parts of all threads of the block, in thread 0.
+__device__ NormPartial join_block(double sum, unsigned long long bad) {
+  __shared__ unsigned long long first_bad;
+  if (threadIdx.x == 0) first_bad = kNoneBad;
+  sum = block_sum(sum);  // a barrier before and after
+  if (bad != kNoneBad) atomicMin(&first_bad, bad);
+  __syncthreads();
+  return {sum, first_bad};
+}
+
 __global__ void __launch_bounds__(kNormThreads)
-    squared_norm_kernel(const float* x, int64_t n, int64_t head, double* partials, double* result, double tensor_index,
-                        bool counted) {
-  const double sum = share_of_squares(x, n, head);
-  if (threadIdx.x != 0) return;
-  if (gridDim.x == 1)
-    add_to_result(sum, result, tensor_index, counted);
-  else
-    partials[blockIdx.x] = sum;
+    squared_norm_kernel(const float* x, const __grid_constant__ RunTable<NormRun> runs,
+                        const __grid_constant__ NormPieces pieces, NormPartial* partials) {
+  double total = 0;
+  unsigned long long first_bad = kNoneBad;
+  int64_t piece = blockIdx.x, start = 0;
+  for (int r = 0; r < runs.count; start = pieces.end[r++]) {
+    if (piece >= pieces.end[r]) continue;
+    const NormRun& run = runs.runs[r];
+    double sum = 0;
+    for (; piece < pieces.end[r]; piece += gridDim.x) sum += squares_of_piece(x + run.first, run.count, piece - start);
+    if (!isfinite(sum)) first_bad = min(first_bad, static_cast<unsigned long long>(run.tensor_index));
+    if (run.counted) total += sum;
+  }
+  const NormPartial partial = join_block(total, first_bad);
+  if (threadIdx.x == 0) partials[blockIdx.x] = partial;
 }
 
 __global__ void __launch_bounds__(kMaxNormBlocks)
-    finish_norm_kernel(const double* partials, int parts, double* result, double tensor_index, bool counted) {
-  const double sum = block_sum(threadIdx.x < parts ? partials[threadIdx.x] : 0.0);
-  if (threadIdx.x == 0) add_to_result(sum, result, tensor_index, counted);
+    finish_norm_kernel(const NormPartial* partials, int parts, double* result) {
+  const bool here = static_cast<int>(threadIdx.x) < parts;
+  const NormPartial mine = here ? partials[threadIdx.x] : NormPartial{0, kNoneBad};
+  const NormPartial all = join_block(mine.sum, mine.first_bad);
+  if (threadIdx.x != 0) return;
+  result[0] += all.sum;
+  if (all.first_bad != kNoneBad) result[1] = min(result[1], static_cast<double>(all.first_bad));
 }
 
 }  // namespace
@@ -173,19 +194,23 @@ void bias_backward(const Context& ctx, const BiasBackwardArgs& args) {
 void squared_norm(const Context& ctx, const SquaredNormArgs& args) {
   if (args.x.dtype == Dtype::f64) refuse_float64("squared_norm");
   const auto* x = args.x.as<float>();
-  const int64_t n = args.x.numel();
   TRAINER_CHECK(args.x.contiguous(), "squared_norm: x has gaps");
-  if (n == 0) return;
-  auto* result = args.result.as<double>();
-  const auto index = static_cast<double>(args.tensor_index);
-  const int64_t head = std::min<int64_t>((16 - reinterpret_cast<std::uintptr_t>(x) % 16) % 16 / 4, n);
-  const int64_t blocks = std::clamp<int64_t>(n / kNormElementsPerBlock, 1, kMaxNormBlocks);
-  auto* partials = static_cast<double*>(workspace(ctx, kMaxNormBlocks * 8, "squared_norm"));
-  squared_norm_kernel<<<grid_size(blocks), kNormThreads, 0, stream_of(ctx)>>>(x, n, head, partials, result, index,
-                                                                              args.counted);
-  if (blocks > 1)
-    finish_norm_kernel<<<1, kMaxNormBlocks, 0, stream_of(ctx)>>>(partials, static_cast<int>(blocks), result, index,
-                                                                 args.counted);
+  NormPieces pieces{};
+  int64_t end = 0;
+  for (int r = 0; r < args.runs.count; ++r) {
+    const NormRun& run = args.runs.runs[r];
+    TRAINER_CHECK(run.first >= 0 && run.first + run.count <= args.x.numel(), "squared_norm: elements {}+{} of {}",
+                  run.first, run.count, args.x.numel());
+    end += ceil_div(run.count, kNormPiece);
+    pieces.end[r] = end;
+  }
+  if (end == 0) return;
+  const int64_t blocks = std::min(end, kMaxNormBlocks);
+  const auto bytes = kMaxNormBlocks * static_cast<int64_t>(sizeof(NormPartial));
+  auto* partials = static_cast<NormPartial*>(workspace(ctx, bytes, "squared_norm"));
+  squared_norm_kernel<<<grid_size(blocks), kNormThreads, 0, stream_of(ctx)>>>(x, args.runs, pieces, partials);
+  finish_norm_kernel<<<1, kMaxNormBlocks, 0, stream_of(ctx)>>>(partials, static_cast<int>(blocks),
+                                                               args.result.as<double>());
   check_cuda(cudaGetLastError(), "squared_norm");
 }
 

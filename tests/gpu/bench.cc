@@ -296,15 +296,31 @@ void time_optimizer(Bench& bench) {
   copy_to_device(ctx, state_memory.get(), &initial, sizeof initial);
   synchronize(ctx);
   const auto* state = static_cast<const UpdateState*>(state_memory.get());
-  for (const std::int64_t n : {std::int64_t{100} << 20, kHidden * kFeedForward, kHidden}) {
-    bench.time(fmt::format("squared_norm {}", n).c_str(), mega(n, 4), [&](Pool& p) {
-      const ops::SquaredNormArgs args{p.take(Dtype::f32, 1, n), p.take(Dtype::f64, 1, 2)};
+  // A long tensor; the 9 parameters of a block of the 3B Llama; the 16 of one of GPT-2 with 124M.
+  const std::int64_t kv = kKvHeads * kHeadDim, c = 768;
+  for (const auto& [name, sizes] :
+       {std::pair{"100 Mi", std::vector{std::int64_t{100} << 20}},
+        std::pair{"llama-3b block",
+                  std::vector{kHidden, kHidden * kHidden, kHidden * kv, kHidden * kv, kHidden * kHidden, kHidden,
+                              kHidden * kFeedForward, kHidden * kFeedForward, kHidden * kFeedForward}},
+        std::pair{"gpt2-124m block",
+                  std::vector{c, c, c * c, c, c * c, c, c * c, c, c * c, c, c, c, 4 * c * c, 4 * c, 4 * c * c, c}}}) {
+    ops::RunTable<ops::NormRun> norm_runs;
+    ops::RunTable<ops::UpdateRun> update_runs;
+    std::int64_t n = 0;
+    for (const std::int64_t size : sizes) {
+      norm_runs.add({.first = n, .count = size});
+      update_runs.add({.first = n, .count = size, .weight_decay = 0.1});
+      n += size;
+    }
+    bench.time(fmt::format("squared_norm {}", name).c_str(), mega(n, 4), [&](Pool& p) {
+      const ops::SquaredNormArgs args{p.take(Dtype::f32, 1, n), norm_runs, p.take(Dtype::f64, 1, 2)};
       return [&ctx, args] { ops::squared_norm(ctx, args); };
     });
     for (const Dtype moments : {Dtype::f32, Dtype::bf16})
-      bench.time(fmt::format("adamw {} moments {}", dtype_name(moments), n).c_str(),
+      bench.time(fmt::format("adamw {} moments {}", dtype_name(moments), name).c_str(),
                  mega(n, 12 + 4 * dtype_size(moments)), [&](Pool& p) {
-                   ops::AdamWArgs args{.state = state, .lr = 1e-6};
+                   ops::AdamWArgs args{.runs = update_runs, .state = state, .lr = 1e-6};
                    args.shard.weight = p.take(Dtype::bf16, 1, n);
                    args.shard.low = p.take(Dtype::u16, 1, n);
                    args.shard.grad = p.take(Dtype::f32, 1, n);

@@ -22,9 +22,31 @@ TEST(GpuSquaredNorm, SumAndFirstBadTensor) {
           const Twin& result = twins.make("result", Dtype::f64, 1, 2).fill(5);
           twins.check([&](const Context& ctx) {
             const Tensor part = tensor_over(x.tensor(ctx).data, Dtype::f32, 1, n);
-            ops::squared_norm(ctx, {.x = part, .result = result.tensor(ctx), .tensor_index = 3, .counted = counted});
+            ops::squared_norm(ctx, {part, {{0, n, 3, counted}}, result.tensor(ctx)});
           });
         }
+}
+
+// Runs of all lengths and alignments in one call: more of them than blocks, and more blocks than one of them has work.
+TEST(GpuSquaredNorm, RunsOfAShard) {
+  TRAINER_REQUIRE_GPU();
+  for (const std::int64_t scale : {1, 40, 5000}) {
+    Twins twins;
+    Twin& x = twins.make("x", Dtype::f32, 1, 4000 * scale).randomise(1, 1e3);
+    x.set(0, 1001 * scale, std::nan(""));                             // in no run
+    x.set(0, 3500 * scale, std::numeric_limits<double>::infinity());  // in the last one
+    const Twin& result = twins.make("result", Dtype::f64, 1, 2).fill(50);
+    twins.check([&](const Context& ctx) {
+      ops::squared_norm(ctx, {x.tensor(ctx),
+                              {{1, 3, 9},
+                               {5, 1000 * scale - 10, 8},
+                               {1001 * scale + 1, 2, 7, false},
+                               {1001 * scale + 3, 0, 6},
+                               {2000 * scale, 1000 * scale + 1, 5},
+                               {3000 * scale + 3, 1000 * scale - 3, 12, scale > 1}},
+                              result.tensor(ctx)});
+    });
+  }
 }
 
 TEST(GpuPrepareUpdate, DecidesAsTheCpu) {
@@ -118,17 +140,45 @@ TEST(GpuAdamW, BitsOfTheCpu) {
       const Twin& state = twins.make_state(state_at(updates, updates == 37 && n == 1000));
       twins.check([&](const Context& ctx) {
         ops::adamw(ctx, {.shard = p.tensors(ctx),
+                         .runs = {{.count = n, .weight_decay = 0.1, .rounding_key = 77, .first_index = 1000000007}},
                          .state = state_of(state, ctx),
                          .lr = 3e-4,
                          .beta1 = 0.9,
                          .beta2 = 0.95,
-                         .eps = 1e-8,
-                         .weight_decay = 0.1,
-                         .rounding_key = 77,
-                         .first_index = 1000000007});
+                         .eps = 1e-8});
       });
     }
   });
+}
+
+// Runs that start anywhere, are empty, or have rows with gaps between their global indices, in one call.
+TEST(GpuAdamW, RunsOfAShardHaveTheBitsOfTheCpu) {
+  TRAINER_REQUIRE_GPU();
+  for (const Dtype dtype : gpu_dtypes())
+    for (const Dtype moments : {Dtype::f32, Dtype::bf16})
+      for (const std::int64_t first : {0, 3}) {
+        SCOPED_TRACE(::testing::Message() << dtype_name(dtype) << " moments " << dtype_name(moments) << " " << first);
+        constexpr std::int64_t kN = 200003;
+        Twins twins;
+        const Parameter p(twins, dtype, moments, true, true, kN, first);
+        const Twin& state = twins.make_state(state_at(9, false));
+        const auto run = [](std::int64_t begin, std::int64_t end, std::uint64_t key) {
+          return ops::UpdateRun{.first = begin,
+                                .count = end - begin,
+                                .weight_decay = 0.1 * static_cast<double>(key),
+                                .rounding_key = key,
+                                .first_index = 5 * begin};
+        };
+        ops::UpdateRun odd = run(80000, 120000, 4), even = run(120001, 199999, 5);
+        odd.row_gap = 14, odd.cols = 7, odd.first_col = 3;
+        even.row_gap = 4096, even.cols = 64, even.first_col = 60;
+        twins.check([&](const Context& ctx) {
+          ops::adamw(ctx, {.shard = p.tensors(ctx),
+                           .runs = {run(0, 3, 0), run(7, 7, 1), run(8, 4104, 2), run(4105, 80000, 3), odd, even},
+                           .state = state_of(state, ctx),
+                           .lr = 3e-4});
+        });
+      }
 }
 
 TEST(GpuSgd, BitsOfTheCpu) {
@@ -140,13 +190,11 @@ TEST(GpuSgd, BitsOfTheCpu) {
       const Twin& state = twins.make_state(state_at(5, false));
       twins.check([&](const Context& ctx) {
         ops::sgd(ctx, {.shard = p.tensors(ctx),
+                       .runs = {{.count = n, .weight_decay = 0.01, .rounding_key = 77, .first_index = 4}},
                        .state = state_of(state, ctx),
                        .lr = 0.1,
                        .momentum = momentum,
-                       .weight_decay = 0.01,
-                       .nesterov = n % 2 == 0,
-                       .rounding_key = 77,
-                       .first_index = 4});
+                       .nesterov = n % 2 == 0});
       });
     }
   });

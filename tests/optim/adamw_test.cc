@@ -13,14 +13,12 @@ constexpr double kLr = 3e-3, kBeta1 = 0.9, kBeta2 = 0.95, kEps = 1e-8, kWeightDe
 
 ops::AdamWArgs adamw_args(const ops::ShardTensors& shard, const UpdateState& state) {
   return {.shard = shard,
+          .runs = {{.count = shard.weight.cols, .weight_decay = kWeightDecay, .rounding_key = 7}},
           .state = &state,
           .lr = kLr,
           .beta1 = kBeta1,
           .beta2 = kBeta2,
-          .eps = kEps,
-          .weight_decay = kWeightDecay,
-          .rounding_key = 7,
-          .first_index = 0};
+          .eps = kEps};
 }
 
 /// torch.optim.AdamW, written out for one element.
@@ -144,16 +142,63 @@ TEST(AdamW, ShardsTogetherAreTheWholeBitForBit) {
         whole.write_grad(grad);
         pieces.write_grad(grad);
         ops::AdamWArgs args = adamw_args(whole.tensors(), state);
-        args.first_index = 11;
+        args.runs.runs[0].first_index = 11;
         ops::adamw(Context{}, args);
         for (std::size_t cut = 0; cut + 1 < std::size(kCuts); ++cut) {
           args.shard = pieces.tensors().flat_range(kCuts[cut], kCuts[cut + 1] - kCuts[cut]);
-          args.first_index = 11 + kCuts[cut];
+          args.runs.runs[0].count = args.shard.weight.cols;
+          args.runs.runs[0].first_index = 11 + kCuts[cut];
           ops::adamw(Context{}, args);
         }
       }
       EXPECT_EQ(pieces.state_bytes(), whole.state_bytes()) << dtype_name(weight) << ", " << dtype_name(moments);
     }
+  }
+}
+
+// Two parameters with different decays and a gap between them, and a third of which this rank has some columns.
+TEST(AdamW, RunsOfAShardAreUpdatedAsTheirParametersWouldBe) {
+  constexpr std::int64_t kN = 1000, kCols = 7, kGlobalCols = 21, kRows = 20;
+  const ops::UpdateRun first{.first = 3, .count = 200, .weight_decay = 0.1, .rounding_key = 1, .first_index = 40};
+  const ops::UpdateRun second{.first = 210, .count = 333, .weight_decay = 0.0, .rounding_key = 2};
+  const ops::UpdateRun columns{.first = 600,
+                               .count = kRows * kCols - 2,
+                               .weight_decay = 0.2,
+                               .rounding_key = 3,
+                               .first_index = 7 + 2,  // the second rank's columns, from its third on
+                               .row_gap = kGlobalCols - kCols,
+                               .cols = kCols,
+                               .first_col = 2};
+  for (const Dtype moments : {Dtype::f32, Dtype::bf16}) {
+    HostShard together(Dtype::bf16, moments, kN), alone(Dtype::bf16, moments, kN);
+    for (const HostShard* shard : {&together, &alone}) {
+      shard->write_master(normals(9, 0, kN));
+      shard->write_grad(normals(10, 0, kN));
+    }
+    UpdateState state;
+    state.updates = 4;
+    ops::AdamWArgs args = adamw_args(together.tensors(), state);
+    args.runs = {first, second, columns};
+    ops::adamw(Context{}, args);
+
+    const auto update = [&](ops::UpdateRun run) {
+      args.shard = alone.tensors().flat_range(run.first, run.count);
+      run.first = 0;
+      args.runs = {run};
+      ops::adamw(Context{}, args);
+    };
+    update(first);
+    update(second);
+    for (std::int64_t row = 0; row < kRows; ++row) {  // each row is a run of neighbours
+      ops::UpdateRun run = columns;
+      const std::int64_t skipped = row == 0 ? 2 : 0;
+      run.first = columns.first + row * kCols - 2 + skipped;
+      run.count = kCols - skipped;
+      run.first_index = row * kGlobalCols + 7 + skipped;
+      run.row_gap = 0;
+      update(run);
+    }
+    EXPECT_EQ(together.state_bytes(), alone.state_bytes()) << dtype_name(moments);
   }
 }
 

@@ -41,10 +41,10 @@ double worst_after_1000_steps(Dtype weight, Dtype moments, double momentum, doub
     shard.write_grad(grad);
     state.updates = t;
     ops::sgd(Context{}, {.shard = shard.tensors(),
+                         .runs = {{.count = kN, .weight_decay = weight_decay}},
                          .state = &state,
                          .lr = kLr,
                          .momentum = momentum,
-                         .weight_decay = weight_decay,
                          .nesterov = nesterov});
     for (std::size_t i = 0; i < grad.size(); ++i) reference[i].step(0.25 * grad[i]);
   }
@@ -80,7 +80,8 @@ TEST(Sgd, SkippedStepTouchesNothing) {
     UpdateState state;
     state.updates = 1;
     state.skipped = 1;
-    ops::sgd(Context{}, {.shard = shard.tensors(), .state = &state, .lr = kLr, .momentum = 0.9});
+    ops::sgd(Context{},
+             {.shard = shard.tensors(), .runs = {{.count = 100}}, .state = &state, .lr = kLr, .momentum = 0.9});
     EXPECT_EQ(shard.state_bytes(), before) << dtype_name(weight);
   }
 }
@@ -92,12 +93,17 @@ TEST(Sgd, ShardsTogetherAreTheWholeBitForBit) {
   for (std::int64_t t = 1; t <= 3; ++t) {
     state.updates = t;
     for (const HostShard* shard : {&whole, &pieces}) shard->write_grad(normals(4, static_cast<std::uint64_t>(t), kN));
-    ops::SgdArgs args{.shard = whole.tensors(), .state = &state, .lr = kLr, .momentum = 0.9, .rounding_key = 5};
+    ops::SgdArgs args{.shard = whole.tensors(),
+                      .runs = {{.count = kN, .rounding_key = 5}},
+                      .state = &state,
+                      .lr = kLr,
+                      .momentum = 0.9};
     ops::sgd(Context{}, args);
     args.shard = pieces.tensors().flat_range(0, kCut);
+    args.runs = {{.count = kCut, .rounding_key = 5}};
     ops::sgd(Context{}, args);
     args.shard = pieces.tensors().flat_range(kCut, kN - kCut);
-    args.first_index = kCut;
+    args.runs = {{.count = kN - kCut, .rounding_key = 5, .first_index = kCut}};
     ops::sgd(Context{}, args);
   }
   EXPECT_EQ(pieces.state_bytes(), whole.state_bytes());

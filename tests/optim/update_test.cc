@@ -22,6 +22,13 @@ Tensor over(std::vector<T>& x) {
   return tensor_over(x.data(), DtypeOf<T>::value, 1, static_cast<std::int64_t>(x.size()));
 }
 
+/// One tensor in a call of its own.
+template <class T>
+void square(std::vector<T>& x, Norm& norm, std::int64_t index, bool counted = true) {
+  const Tensor tensor = over(x);
+  ops::squared_norm(Context{}, {tensor, {{0, tensor.cols, index, counted}}, norm.tensor()});
+}
+
 TEST(SquaredNorm, SumsSquaresOfAllElements) {
   // 1^2 + ... + n^2 = n (n + 1) (2 n + 1) / 6 is exact in float64.
   for (const std::int64_t n : {1, 63, 64, 65, 100'000}) {
@@ -32,8 +39,8 @@ TEST(SquaredNorm, SumsSquaresOfAllElements) {
       wide.push_back(static_cast<double>(-i));
     }
     Norm norm;
-    ops::squared_norm(Context{}, {over(single), norm.tensor(), 3, true});
-    ops::squared_norm(Context{}, {over(wide), norm.tensor(), 4, true});
+    square(single, norm, 3);
+    square(wide, norm, 4);
     const std::int64_t squares = n * (n + 1) * (2 * n + 1) / 6;
     EXPECT_EQ(norm.values[0], 2.0 * static_cast<double>(squares));
     EXPECT_EQ(norm.values[1], kInf);
@@ -49,9 +56,9 @@ TEST(SquaredNorm, HasTheSameBitsWithAnyNumberOfThreads) {
   const int threads = omp_get_max_threads();
   Norm one, many;
   omp_set_num_threads(1);
-  ops::squared_norm(Context{}, {over(x), one.tensor(), 0, true});
+  square(x, one, 0);
   omp_set_num_threads(3);
-  ops::squared_norm(Context{}, {over(x), many.tensor(), 0, true});
+  square(x, many, 0);
   omp_set_num_threads(threads);
   EXPECT_EQ(one.values[0], many.values[0]);
 }
@@ -61,33 +68,46 @@ TEST(SquaredNorm, NamesTheFirstNonFiniteTensor) {
   inf[999] = -INFINITY;
   nan[0] = NAN;
   Norm norm;
-  ops::squared_norm(Context{}, {over(good), norm.tensor(), 2, true});
+  square(good, norm, 2);
   EXPECT_EQ(norm.values[1], kInf);
-  ops::squared_norm(Context{}, {over(inf), norm.tensor(), 9, true});
+  square(inf, norm, 9);
   EXPECT_EQ(norm.values[1], 9.0);
-  ops::squared_norm(Context{}, {over(nan), norm.tensor(), 5, true});
-  ops::squared_norm(Context{}, {over(inf), norm.tensor(), 7, true});
+  square(nan, norm, 5);
+  square(inf, norm, 7);
   EXPECT_EQ(norm.values[1], 5.0);
 }
 
 TEST(SquaredNorm, CopiesOnlyLook) {
   std::vector<float> x(10, 3.0f);
   Norm norm;
-  ops::squared_norm(Context{}, {over(x), norm.tensor(), 1, false});
+  square(x, norm, 1, false);
   EXPECT_EQ(norm.values[0], 0.0);
   x[4] = NAN;
-  ops::squared_norm(Context{}, {over(x), norm.tensor(), 1, false});
+  square(x, norm, 1, false);
   EXPECT_EQ(norm.values[0], 0.0);
   EXPECT_EQ(norm.values[1], 1.0);
+}
+
+TEST(SquaredNorm, RunsOfAShardAreWhatTheirTensorsWouldBe) {
+  std::vector<float> x(1000, 2.0f);
+  x[5] = NAN;    // in no run
+  x[700] = NAN;  // in the run that is not counted
+  Norm norm;
+  ops::squared_norm(Context{}, {over(x), {{0, 5, 1}, {6, 94, 2}, {200, 0, 3}, {600, 200, 4, false}}, norm.tensor()});
+  EXPECT_EQ(norm.values[0], 4.0 * 99);
+  EXPECT_EQ(norm.values[1], 4.0);
+  x[99] = INFINITY;  // the last element of run 2
+  ops::squared_norm(Context{}, {over(x), {{600, 200, 4, false}, {6, 94, 2}}, norm.tensor()});
+  EXPECT_EQ(norm.values[1], 2.0);
 }
 
 TEST(SquaredNorm, FiniteFloatsNeverOverflow) {
   std::vector<float> single(1000, std::numeric_limits<float>::max());
   Norm norm;
-  ops::squared_norm(Context{}, {over(single), norm.tensor(), 0, true});
+  square(single, norm, 0);
   EXPECT_TRUE(std::isfinite(norm.values[0]));
   std::vector<double> wide(2, 1e200);  // these do, and no element is to blame
-  ops::squared_norm(Context{}, {over(wide), norm.tensor(), 1, true});
+  square(wide, norm, 1);
   EXPECT_EQ(norm.values[0], kInf);
   EXPECT_EQ(norm.values[1], kInf);
 }
