@@ -6,54 +6,113 @@
 
 namespace trainer {
 
-ReducingGradSink::ReducingGradSink(const ParamLayout& layout, const Mesh& mesh, Dtype accumulator, Dtype wire,
-                                   Arena& arena)
-    : layout_(layout), mesh_(mesh) {
+ReducingGradSink::ReducingGradSink(const ParamLayout& layout, const Mesh& mesh, const Options& options,
+                                   CommQueue& queue, Arena& arena)
+    : layout_(layout),
+      mesh_(mesh),
+      queue_(queue),
+      assignment_(layout, options.tied),
+      sharded_(options.sharded && mesh.zero().size() > 1),
+      reduced_(queue.device()) {
   std::int64_t longest = 0;
   for (int block = 0; block < layout.num_blocks(); ++block) {
-    blocks_.push_back(arena.take(MemoryClass::gradients, "gradients", 1, layout.numel(block), accumulator));
+    const std::int64_t kept = sharded_ ? range(block).count : layout.numel(block);
+    blocks_.push_back(arena.take(MemoryClass::gradients, "gradients", 1, kept, options.accumulator));
     longest = std::max(longest, layout.numel(block));
   }
+  if (sharded_)
+    for (const Tensor& buffer : assignment_.take(layout, "gradients of a block", options.accumulator, arena))
+      slots_.push_back({.buffer = buffer, .reduced = Event(queue.device())});
   // Without other dp ranks there is no wire, and so no rounding to its type.
-  if (wire != accumulator && mesh.dp().size() > 1)
-    wire_ = arena.take(MemoryClass::communication, "gradients on the wire", 1, longest, wire);
+  if (options.wire != options.accumulator && mesh.dp().size() > 1)
+    wire_ = arena.take(MemoryClass::communication, "gradients on the wire", 1, longest, options.wire);
 }
 
 void ReducingGradSink::begin_micro_batch(bool first, bool last) {
-  accumulate_ = !first;
+  first_ = first;
   last_ = last;
 }
 
-Tensor ReducingGradSink::grads(int block) {
-  return blocks_[static_cast<std::size_t>(block)];
+FlatRange ReducingGradSink::range(int block) const {
+  return layout_.shard(block, mesh_.zero().rank(), mesh_.zero().size());
 }
 
-void ReducingGradSink::ready(const Context& ctx, int block) {
-  if (!last_) return;
-  const Tensor whole = grads(block);
-  for (const FlatRange& range : layout_.tp_partial(block))
-    mesh_.tp().all_reduce(ctx, whole.flat_range(range.first, range.count), ReduceOp::sum);
-  for (const FlatRange& range : layout_.kv_partial(block))
-    mesh_.kv_replicas().all_reduce(ctx, whole.flat_range(range.first, range.count), ReduceOp::sum);
-  reduce_over_dp(ctx, block);
-}
-
-void ReducingGradSink::reduce_over_dp(const Context& ctx, int block) {
-  if (mesh_.dp().size() == 1) return;
-  const Tensor whole = wire_ ? wire_.flat_range(0, layout_.numel(block)) : grads(block);
-  if (wire_) ops::cast(ctx, {.in = grads(block), .out = whole});
-  Communicator& zero = mesh_.zero();
-  const FlatRange range = layout_.shard(block, zero.rank(), zero.size());
-  const Tensor part = whole.flat_range(range.first, range.count);
-  if (zero.size() > 1) zero.reduce_scatter(ctx, whole, part);
-  if (mesh_.zero_replicas().size() > 1) mesh_.zero_replicas().all_reduce(ctx, part, ReduceOp::sum);
-  if (wire_) ops::cast(ctx, {.in = part, .out = shard(block)});
+Tensor ReducingGradSink::whole(int block) const {
+  return sharded_ ? slots_[slot(block)].buffer.flat_range(0, layout_.numel(block))
+                  : blocks_[static_cast<std::size_t>(block)];
 }
 
 Tensor ReducingGradSink::shard(int block) {
-  const Communicator& zero = mesh_.zero();
-  const FlatRange range = layout_.shard(block, zero.rank(), zero.size());
-  return grads(block).flat_range(range.first, range.count);
+  const Tensor& kept = blocks_[static_cast<std::size_t>(block)];
+  return sharded_ ? kept : kept.flat_range(range(block).first, range(block).count);
+}
+
+Tensor ReducingGradSink::grads(const Context& ctx, int block) {
+  if (sharded_) slots_[slot(block)].reduced.wait(ctx);  // of the block that had the slot before
+  return whole(block);
+}
+
+void ReducingGradSink::ready(const Context& ctx, int block) {
+  if (!sharded_ && !last_) return;
+  add_over_tp(ctx, block);
+  if (mesh_.dp().size() == 1) return;
+  const Context& comm = queue_.after(ctx);
+  if (sharded_) {
+    reduce_sharded(comm, block);
+    slots_[slot(block)].reduced.record(comm);
+  } else {
+    reduce_kept(comm, block);
+  }
+  reduced_.record(comm);
+}
+
+void ReducingGradSink::finish(const Context& ctx) {
+  reduced_.wait(ctx);
+}
+
+/// Few and small, and tp is busy with the computation: in its order.
+void ReducingGradSink::add_over_tp(const Context& ctx, int block) {
+  for (const FlatRange& range : layout_.tp_partial(block))
+    mesh_.tp().all_reduce(ctx, whole(block).flat_range(range.first, range.count), ReduceOp::sum);
+  for (const FlatRange& range : layout_.kv_partial(block))
+    mesh_.kv_replicas().all_reduce(ctx, whole(block).flat_range(range.first, range.count), ReduceOp::sum);
+}
+
+Tensor ReducingGradSink::outgoing(const Context& comm, int block) {
+  if (!wire_) return whole(block);
+  const Tensor copy = wire_.flat_range(0, layout_.numel(block));
+  ops::cast(comm, {.in = whole(block), .out = copy});
+  return copy;
+}
+
+void ReducingGradSink::add_replicas(const Context& comm, const Tensor& part) {
+  if (mesh_.zero_replicas().size() > 1) mesh_.zero_replicas().all_reduce(comm, part, ReduceOp::sum);
+}
+
+void ReducingGradSink::reduce_kept(const Context& comm, int block) {
+  const Tensor sent = outgoing(comm, block);
+  const Tensor part = sent.flat_range(range(block).first, range(block).count);
+  if (mesh_.zero().size() > 1) mesh_.zero().reduce_scatter(comm, sent, part);
+  add_replicas(comm, part);
+  if (wire_) ops::cast(comm, {.in = part, .out = shard(block)});
+}
+
+void ReducingGradSink::reduce_sharded(const Context& comm, int block) {
+  const Tensor sent = outgoing(comm, block);
+  const Tensor part = sent.flat_range(range(block).first, range(block).count);
+  const Tensor sum = shard(block);
+  mesh_.zero().reduce_scatter(comm, sent, first_ && !wire_ ? sum : part);
+  if (!first_) {
+    const Tensor added = whole(block).flat_range(range(block).first, range(block).count);
+    if (wire_) ops::cast(comm, {.in = part, .out = added});
+    ops::add(comm, {.a = sum, .b = added, .out = sum});
+  } else if (wire_) {
+    ops::cast(comm, {.in = part, .out = sum});
+  }
+  if (!last_ || mesh_.zero_replicas().size() == 1) return;
+  if (wire_) ops::cast(comm, {.in = sum, .out = part});
+  add_replicas(comm, wire_ ? part : sum);
+  if (wire_) ops::cast(comm, {.in = part, .out = sum});
 }
 
 }  // namespace trainer

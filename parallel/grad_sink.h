@@ -1,10 +1,13 @@
 // Where gradients go. The backward pass writes a block's gradients and says when they are ready; the sink adds them
 // over the ranks.
 #pragma once
+#include <array>
 #include <vector>
 
 #include "core/runtime/arena.h"
 #include "core/runtime/param.h"
+#include "core/runtime/streams.h"
+#include "parallel/block_slots.h"
 #include "parallel/mesh.h"
 
 namespace trainer {
@@ -12,40 +15,66 @@ namespace trainer {
 class GradSink {
  public:
   virtual ~GradSink() = default;
-  /// `first`: gradients overwrite instead of adding. `last`: after this micro-batch the blocks are reduced as they
-  /// become ready.
+  /// `first`: gradients overwrite instead of adding. `last`: no micro-batch of this step follows.
   virtual void begin_micro_batch(bool first, bool last) = 0;
-  /// False on the first micro-batch of a step.
+  /// Whether the buffer of grads() holds earlier micro-batches of this step, to be added to.
   virtual bool accumulate() const = 0;
-  /// Flat gradients [1, numel(block)] A of a block, to be written or added to.
-  virtual Tensor grads(int block) = 0;
-  /// All gradients of this block are there for this micro-batch.
+  /// Flat gradients [1, numel(block)] A of a block, to be written or added to until ready(block).
+  virtual Tensor grads(const Context& ctx, int block) = 0;
+  /// All gradients of this block are there for this micro-batch. They are reduced beside the computation that follows.
   virtual void ready(const Context& ctx, int block) = 0;
-  /// After the last micro-batch: this rank's part of the sum over all ranks (its ZeRO shard; the whole block under
-  /// stage 0).
+  /// After the last micro-batch: what is queued on ctx.stream from now on finds all blocks reduced.
+  virtual void finish(const Context& ctx) = 0;
+  /// After finish(): this rank's part of the sum over all ranks (its ZeRO shard; the whole block under stage 0).
   virtual Tensor shard(int block) = 0;
 };
 
-/// ZeRO 0 and 1: whole gradients on every rank; on the last micro-batch a block's partial ranges are added over tp (and
-/// over ranks with the same KV heads), then the block over dp: reduce-scattered over the ZeRO group (all-reduced when
-/// that is one rank) and all-reduced over its replicas. `wire` is the element type between dp ranks: A, or bf16.
+/// A block's partial ranges are added over tp (and over ranks with the same KV heads), then the block over dp:
+/// reduce-scattered over the ZeRO group (all-reduced when that is one rank) and all-reduced over its replicas.
+///   kept whole (ZeRO 0 and 1): on the last micro-batch.
+///   sharded (ZeRO 2 and 3): on every micro-batch, over the ZeRO group; a block is whole in a slot only while its
+///   backward pass writes it and until it is reduced. Replicas are added on the last one.
 class ReducingGradSink final : public GradSink {
  public:
-  ReducingGradSink(const ParamLayout& layout, const Mesh& mesh, Dtype accumulator, Dtype wire, Arena& arena);
+  struct Options {
+    Dtype accumulator = Dtype::f32;
+    Dtype wire = Dtype::f32;  // element type between dp ranks: the accumulator's, or bf16
+    bool sharded = false;
+    bool tied = false;  // the head adds to the embedding's gradient
+  };
+  ReducingGradSink(const ParamLayout& layout, const Mesh& mesh, const Options& options, CommQueue& queue, Arena& arena);
   void begin_micro_batch(bool first, bool last) override;
-  bool accumulate() const override { return accumulate_; }
-  Tensor grads(int block) override;
+  bool accumulate() const override { return !sharded_ && !first_; }
+  Tensor grads(const Context& ctx, int block) override;
   void ready(const Context& ctx, int block) override;
+  void finish(const Context& ctx) override;
   Tensor shard(int block) override;
 
  private:
-  void reduce_over_dp(const Context& ctx, int block);
+  struct Slot {
+    Tensor buffer;  // [1, longest block]
+    Event reduced;
+  };
+  Tensor whole(int block) const;
+  FlatRange range(int block) const;
+  std::size_t slot(int block) const { return static_cast<std::size_t>(assignment_.slot(block)); }
+  void add_over_tp(const Context& ctx, int block);
+  void reduce_kept(const Context& comm, int block);
+  void reduce_sharded(const Context& comm, int block);
+  /// What travels: whole(block), or its copy in the type of the wire.
+  Tensor outgoing(const Context& comm, int block);
+  void add_replicas(const Context& comm, const Tensor& part);
 
   const ParamLayout& layout_;
   const Mesh& mesh_;
-  std::vector<Tensor> blocks_;
-  Tensor wire_;  // [1, longest block] of the wire type; absent when that is A
-  bool accumulate_ = false;
+  CommQueue& queue_;
+  BlockSlots assignment_;
+  bool sharded_;
+  std::vector<Tensor> blocks_;  // whole ones, or this rank's shards
+  std::vector<Slot> slots_;     // sharded only
+  Tensor wire_;                 // [1, longest block] of the wire type; absent when that is A
+  Event reduced_;
+  bool first_ = true;
   bool last_ = false;
 };
 

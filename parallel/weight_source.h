@@ -1,10 +1,12 @@
-// Where a block gets its weights from. The seam for ZeRO-3, which gathers a block before it is used and drops it
-// afterwards.
+// Where a block gets its weights from: kept whole on every rank, or gathered before use and dropped afterwards.
 #pragma once
+#include <array>
 #include <vector>
 
 #include "core/runtime/arena.h"
 #include "core/runtime/param.h"
+#include "core/runtime/streams.h"
+#include "parallel/block_slots.h"
 #include "parallel/mesh.h"
 
 namespace trainer {
@@ -15,17 +17,19 @@ class WeightSource {
   /// The flat weights [1, numel(block)] T of a block, valid until release().
   virtual Tensor acquire(const Context& ctx, int block) = 0;
   virtual void release(const Context& ctx, int block) = 0;
+  /// The block will be acquired soon: where it must be fetched, that begins while others are computed.
+  virtual void prefetch(const Context& /*ctx*/, int /*block*/) {}
   /// This rank's part (its ZeRO shard; the whole block under stage 0), which the optimizer writes.
   virtual Tensor shard(int block) = 0;
   /// The optimizer has written shard(block) on every rank: make the block whole again where it is kept whole.
   virtual void updated(const Context& ctx, int block) = 0;
 };
 
-/// Every rank keeps the weights of every block (ZeRO 0 and 1). After an update the shards are gathered over the ZeRO
-/// group.
+/// Every rank keeps the weights of every block (ZeRO 0 to 2). After an update the shards are gathered over the ZeRO
+/// group, beside the computation; acquire() waits for that.
 class ResidentWeights final : public WeightSource {
  public:
-  ResidentWeights(const ParamLayout& layout, const Mesh& mesh, Dtype dtype, Arena& arena);
+  ResidentWeights(const ParamLayout& layout, const Mesh& mesh, Dtype dtype, CommQueue& queue, Arena& arena);
   Tensor acquire(const Context& ctx, int block) override;
   void release(const Context& ctx, int block) override;
   Tensor shard(int block) override;
@@ -34,7 +38,38 @@ class ResidentWeights final : public WeightSource {
  private:
   const ParamLayout& layout_;
   const Mesh& mesh_;
+  CommQueue& queue_;
   std::vector<Tensor> blocks_;
+  std::vector<Event> gathered_;  // one a block, in the queue of communication
+};
+
+/// Every rank keeps its shards alone (ZeRO 3). A block is gathered over the ZeRO group into a slot, and stays there
+/// until another one needs the slot or an update has made it old. `tied`: the head uses the embedding's weight.
+class GatheringWeights final : public WeightSource {
+ public:
+  GatheringWeights(const ParamLayout& layout, const Mesh& mesh, bool tied, Dtype dtype, CommQueue& queue, Arena& arena);
+  Tensor acquire(const Context& ctx, int block) override;
+  void release(const Context& ctx, int block) override;
+  void prefetch(const Context& ctx, int block) override;
+  Tensor shard(int block) override;
+  void updated(const Context& ctx, int block) override;
+
+ private:
+  struct Slot {
+    Tensor buffer;  // [1, longest block]
+    Event gathered;
+    int block = kNone;  // whose weights are there or on the way
+    bool acquired = false;
+  };
+  static constexpr int kNone = -1;
+  Slot& slot(int block) { return slots_[static_cast<std::size_t>(assignment_.slot(block))]; }
+
+  const ParamLayout& layout_;
+  const Mesh& mesh_;
+  CommQueue& queue_;
+  BlockSlots assignment_;
+  std::vector<Tensor> shards_;
+  std::vector<Slot> slots_;
 };
 
 }  // namespace trainer

@@ -308,8 +308,9 @@ struct ParallelismConfig {
     v.key("context_parallel_size", context_parallel_size, Range{1, 1}, "Must be 1 in this version.");
     v.key("sequence_parallel", sequence_parallel, any_value,
           "Norms and residuals hold a 1/tensor_parallel_size part of the tokens each.");
-    v.key("zero_stage", zero_stage, Range{0, 1},
-          "0: every data-parallel rank holds the whole optimizer state; 1: a part of it.");
+    v.key("zero_stage", zero_stage, Range{0, 3},
+          "What is split over data-parallel ranks: 1 the optimizer state, 2 also gradients, 3 also weights, which are "
+          "then gathered block by block; 0: nothing.");
     v.key("zero_group_size", zero_group_size, size_or_zero,
           "Data-parallel ranks among which ZeRO splits; divides data_parallel_size; 0: all of them.");
   }
@@ -413,11 +414,15 @@ struct ProfilerConfig {
 
 struct CommConfig {
   double timeout_seconds = 600;
+  bool overlap = true;
 
   template <class V>
   void describe(V& v) {
     v.key("timeout_seconds", timeout_seconds, positive,
           "A collective that waits longer ends the job with exit code 7, naming the rank that did not come.");
+    v.key("overlap", overlap, any_value,
+          "Communicate while computing (GPU). false: one after the other, the same result bit for bit; for finding "
+          "faults.");
   }
 };
 

@@ -60,21 +60,28 @@ BlockParams Transformer::acquire(const Pass& pass, WeightSource& weights, int bl
   return {.layout = *layout_, .weights = weights.acquire(pass.ctx, block), .grads = {}, .accumulate = true};
 }
 
+BlockParams Transformer::acquire_grads(const Pass& pass, GradSink& sink, int block) const {
+  return {.layout = *layout_, .weights = {}, .grads = sink.grads(pass.ctx, block), .accumulate = sink.accumulate()};
+}
+
 BlockParams Transformer::acquire(const Pass& pass, WeightSource& weights, GradSink& sink, int block) const {
-  return {.layout = *layout_,
-          .weights = weights.acquire(pass.ctx, block),
-          .grads = sink.grads(block),
-          .accumulate = sink.accumulate()};
+  BlockParams params = acquire_grads(pass, sink, block);
+  params.weights = weights.acquire(pass.ctx, block);
+  return params;
 }
 
 ResidualStream Transformer::forward(const Pass& pass, WeightSource& weights, bool one_slot) const {
-  ResidualStream stream = embedding_.forward(pass, acquire(pass, weights, 0), shape_, embedding_work_);
+  const BlockParams embedding = acquire(pass, weights, 0);
+  weights.prefetch(pass.ctx, 1);
+  ResidualStream stream = embedding_.forward(pass, embedding, shape_, embedding_work_);
   weights.release(pass.ctx, 0);
   for (std::size_t layer = 0; layer < blocks_.size(); ++layer) {
     const int block = static_cast<int>(layer) + 1;
     const TraceRange range(pass.ctx, "forward block", block - 1);
     const Block::Saved& saved = saved_[one_slot ? 0 : layer];
-    stream = blocks_[layer].forward(pass, acquire(pass, weights, block), shape_, rope_, stream, saved, block_work_);
+    const BlockParams params = acquire(pass, weights, block);
+    weights.prefetch(pass.ctx, block + 1);
+    stream = blocks_[layer].forward(pass, params, shape_, rope_, stream, saved, block_work_);
     weights.release(pass.ctx, block);
   }
   return stream;
@@ -122,14 +129,14 @@ void Transformer::train(const Pass& pass, WeightSource& weights, GradSink& sink,
     const auto i = static_cast<std::size_t>(layer);
     const TraceRange range(pass.ctx, "backward block", layer);
     const BlockParams params = acquire(pass, weights, sink, block);
+    if (layer > 0) weights.prefetch(pass.ctx, block - 1);
     recompute(pass, params, layer);
     blocks_[i].backward(pass, params, shape_, rope_, saved_[i], block_work_, d_);
     weights.release(pass.ctx, block);
     sink.ready(pass.ctx, block);
   }
-  const BlockParams params = acquire(pass, weights, sink, 0);
+  const BlockParams params = acquire_grads(pass, sink, 0);
   embedding_.backward(pass, params, shape_, embedding_work_, d_, params.accumulate || head_.tied());
-  weights.release(pass.ctx, 0);
   sink.ready(pass.ctx, 0);
 }
 

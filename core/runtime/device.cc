@@ -78,7 +78,8 @@ void synchronize(const Context& ctx) {
   if (on_cuda(ctx.device)) cuda_device::synchronize(ctx.stream);
 }
 
-Stream::Stream(Device device) : handle_(on_cuda(device) ? cuda_device::make_stream(device.index) : nullptr) {}
+Stream::Stream(Device device, StreamPriority priority)
+    : handle_(on_cuda(device) ? cuda_device::make_stream(device.index, priority) : nullptr) {}
 
 Event::Event(Device device)
     : device_(device),

@@ -54,10 +54,13 @@ void stage_out(const Context& ctx, const void* staged, void* host, std::int64_t 
 /// Waits until everything queued on ctx.stream is done. Throws Error(other) when a kernel failed.
 void synchronize(const Context& ctx);
 
+/// Whose thread blocks a card starts first, where both wait.
+enum class StreamPriority : std::uint8_t { normal, high };
+
 /// A queue of work. Does not wait for, and is not waited for by, the default stream.
 class Stream {
  public:
-  explicit Stream(Device device);
+  explicit Stream(Device device, StreamPriority priority = StreamPriority::normal);
   /// cudaStream_t; null on the CPU.
   void* get() const { return handle_.get(); }
 

@@ -124,10 +124,14 @@ void synchronize(void* stream) {
   check_cuda(cudaStreamSynchronize(as_stream(stream)), "cudaStreamSynchronize");
 }
 
-std::shared_ptr<void> make_stream(int index) {
+std::shared_ptr<void> make_stream(int index, StreamPriority priority) {
   const CurrentDevice current(index);
+  int lowest = 0, highest = 0;
+  check_cuda(cudaDeviceGetStreamPriorityRange(&lowest, &highest), "cudaDeviceGetStreamPriorityRange");
   cudaStream_t stream = nullptr;
-  check_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+  check_cuda(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking,
+                                          priority == StreamPriority::high ? highest : lowest),
+             "cudaStreamCreateWithPriority");
   return {stream, [](void* p) { cudaStreamDestroy(as_stream(p)); }};
 }
 

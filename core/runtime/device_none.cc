@@ -35,7 +35,7 @@ void fill_bytes(void* /*stream*/, void* /*to*/, int /*value*/, std::int64_t /*by
 void synchronize(void* /*stream*/) {
   no_cuda();
 }
-std::shared_ptr<void> make_stream(int /*index*/) {
+std::shared_ptr<void> make_stream(int /*index*/, StreamPriority /*priority*/) {
   no_cuda();
 }
 std::shared_ptr<void> make_event(int /*index*/) {

@@ -26,6 +26,7 @@ Engine::Engine(const Config& config, Context ctx, std::unique_ptr<Communicator> 
       fault_(fault),
       mesh_(std::make_unique<ProfiledCommunicator>(std::move(world)), mesh_shape(config)),
       tp_(mesh_.tp(), config.parallelism.sequence_parallel),
+      queue_(ctx, config.comm.overlap),
       grad_scale_(1.0 / static_cast<double>(config.train.global_batch_size * config.train.seq_length)),
       reported_{Reported{allocate_pinned(ctx.device, sizeof(UpdateState), "update state"), Event(ctx.device)},
                 Reported{allocate_pinned(ctx.device, sizeof(UpdateState), "update state"), Event(ctx.device)}},
@@ -34,14 +35,14 @@ Engine::Engine(const Config& config, Context ctx, std::unique_ptr<Communicator> 
   if (ctx_.device.kind == DeviceKind::cuda)
     check_fits(config_, estimate_, mesh_.world().rank(), device_properties(ctx_.device).free_bytes);
   arena_ = std::make_unique<Arena>(ctx_.device, estimate_.classes);
-  parts_ = std::make_unique<EngineParts>(config_, mesh_, *arena_);
+  parts_ = std::make_unique<EngineParts>(config_, mesh_, queue_, *arena_);
   parts_->model.fill_tables(ctx_);
   for (Staging& staging : staging_) staging.memory = allocate_pinned(ctx_.device, parts_->ints.bytes(), "micro-batch");
   restore_state(initial_update_state(config_.precision));
 }
 
 void Engine::initialize() {
-  parts_->optimizer.initialize(ctx_, parts_->weights);
+  parts_->optimizer.initialize(ctx_, *parts_->weights);
 }
 
 Batch Engine::upload(const MicroBatch& micro_batch) const {
@@ -78,9 +79,15 @@ void Engine::compute_gradients(const MicroBatchSource& source, std::int64_t step
     const Batch batch = upload(micro_batch);
     const Pass pass{.ctx = ctx_, .tp = tp_, .batch = batch, .dropout_key = dropout_key, .dropout = true};
     parts_->sink.begin_micro_batch(micro == 0, micro == accumulation - 1);
-    parts_->model.train(pass, parts_->weights, parts_->sink, parts_->sums, grad_scale_, device_state());
+    parts_->model.train(pass, *parts_->weights, parts_->sink, parts_->sums, grad_scale_, device_state());
   }
+  parts_->sink.finish(ctx_);
   mesh_.dp().all_reduce(ctx_, parts_->sums, ReduceOp::sum);
+}
+
+void Engine::set_profiler(OpProfiler* profiler) {
+  queue_.set_overlap(ctx_, profiler == nullptr);
+  ctx_.profiler = profiler;
 }
 
 void Engine::poison_gradients() {
@@ -117,7 +124,7 @@ void Engine::step(const MicroBatchSource& source, std::int64_t step, double lr) 
                              .scaling = uses_loss_scaling(config_.precision),
                              .scale = config_.precision.loss_scale});
   fault_.at("optimizer");
-  parts_->optimizer.step(ctx_, parts_->weights, parts_->sink, device_state(), lr);
+  parts_->optimizer.step(ctx_, *parts_->weights, parts_->sink, device_state(), lr);
   report_state();
 }
 
@@ -159,7 +166,7 @@ EvalResult Engine::evaluate(const MicroBatchSource& source, std::int64_t steps) 
   for (std::int64_t i = 0; i < steps * accumulation_steps(config_); ++i) {
     const Batch batch = upload(source());
     const Pass pass{.ctx = ctx_, .tp = tp_, .batch = batch, .dropout_key = 0, .dropout = false};
-    parts_->model.evaluate(pass, parts_->weights, parts_->sums);
+    parts_->model.evaluate(pass, *parts_->weights, parts_->sums);
   }
   mesh_.dp().all_reduce(ctx_, parts_->sums, ReduceOp::sum);
   const Sums total = sums();
@@ -175,7 +182,7 @@ void Engine::warm_up(const MicroBatch& micro_batch) {
     const Batch batch = upload(micro_batch);
     const Pass pass{.ctx = ctx_, .tp = tp_, .batch = batch, .dropout_key = 0, .dropout = true};
     parts_->sink.begin_micro_batch(i == 0, /*last=*/false);
-    parts_->model.train(pass, parts_->weights, parts_->sink, parts_->sums, grad_scale_, device_state());
+    parts_->model.train(pass, *parts_->weights, parts_->sink, parts_->sums, grad_scale_, device_state());
   }
   set_gemm_tuning(ctx_, GemmTuning::off);
   use_gemm_choices(ctx_, broadcast_string(world, gemm_choices(ctx_), 0));

@@ -54,7 +54,7 @@ class Engine {
   /// Bytes of each class that were taken.
   const MemoryPlan& memory_taken() const { return arena_->plan(); }
   const Transformer& model() const { return parts_->model; }
-  WeightSource& weights() { return parts_->weights; }
+  WeightSource& weights() { return *parts_->weights; }
   GradSink& sink() { return parts_->sink; }
   Optimizer& optimizer() { return parts_->optimizer; }
   /// Decision and figures of the newest step, once it is done.
@@ -74,8 +74,9 @@ class Engine {
   /// Called with every training micro-batch before it is computed.
   void observe(std::function<void(const MicroBatch&)> observer) { observer_ = std::move(observer); }
 
-  /// Times everything that is computed from now on; null: nothing.
-  void set_profiler(OpProfiler* profiler) { ctx_.profiler = profiler; }
+  /// Times everything that is computed from now on; null: nothing. What is timed runs one after the other,
+  /// communication too.
+  void set_profiler(OpProfiler* profiler);
 
   /// Copies a micro-batch to the device. The result is valid until the next upload.
   Batch upload(const MicroBatch& micro_batch) const;
@@ -92,6 +93,7 @@ class Engine {
   const FaultPlan& fault_;
   Mesh mesh_;
   TensorParallel tp_;
+  CommQueue queue_;
   double grad_scale_;
   MemoryEstimate estimate_;
   std::unique_ptr<Arena> arena_;

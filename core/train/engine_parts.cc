@@ -11,6 +11,14 @@ Dtype wire_dtype(const Config& config, Dtype accumulator) {
   return config.precision.grad_reduce_dtype == ReduceDtype::bf16 ? Dtype::bf16 : accumulator;
 }
 
+std::unique_ptr<WeightSource> make_weights(const Config& config, const Transformer& model, const Mesh& mesh,
+                                           CommQueue& queue, Arena& arena) {
+  if (config.parallelism.zero_stage < 3 || mesh.zero().size() == 1)
+    return std::make_unique<ResidentWeights>(model.layout(), mesh, model.shape().dtype, queue, arena);
+  return std::make_unique<GatheringWeights>(model.layout(), mesh, config.model.tie_word_embeddings, model.shape().dtype,
+                                            queue, arena);
+}
+
 /// Integers of a micro-batch: ids, targets, positions, sequence starts.
 std::int64_t batch_ints(const ModelShape& shape) {
   return 3 * shape.tokens + shape.sequences + 1;
@@ -28,10 +36,15 @@ MeshShape mesh_shape(const Config& config) {
           .kv_replicas = std::max(1, tp / kv_heads)};
 }
 
-EngineParts::EngineParts(const Config& config, const Mesh& mesh, Arena& arena)
+EngineParts::EngineParts(const Config& config, const Mesh& mesh, CommQueue& queue, Arena& arena)
     : model(config, mesh.tp().rank(), mesh.tp().size(), mesh.zero().size()),
-      weights(model.layout(), mesh, model.shape().dtype, arena),
-      sink(model.layout(), mesh, model.shape().accumulator, wire_dtype(config, model.shape().accumulator), arena),
+      weights(make_weights(config, model, mesh, queue, arena)),
+      sink(model.layout(), mesh,
+           {.accumulator = model.shape().accumulator,
+            .wire = wire_dtype(config, model.shape().accumulator),
+            .sharded = config.parallelism.zero_stage >= 2,
+            .tied = config.model.tie_word_embeddings},
+           queue, arena),
       optimizer(config, model.layout(), mesh, arena) {
   model.allocate(arena);
   const ModelShape& shape = model.shape();

@@ -1,6 +1,8 @@
 // The memory of one rank: everything that lives in its arena. Made twice, over an arena that measures and over the real
 // one, and by `trainer plan` over the first kind alone.
 #pragma once
+#include <memory>
+
 #include "core/config/config.h"
 #include "core/model/transformer.h"
 #include "optim/optimizer.h"
@@ -9,9 +11,9 @@
 namespace trainer {
 
 struct EngineParts {
-  EngineParts(const Config& config, const Mesh& mesh, Arena& arena);
+  EngineParts(const Config& config, const Mesh& mesh, CommQueue& queue, Arena& arena);
   Transformer model;
-  ResidentWeights weights;
+  std::unique_ptr<WeightSource> weights;
   ReducingGradSink sink;
   Optimizer optimizer;
   Tensor ints;   // a micro-batch on the device

@@ -57,21 +57,33 @@ std::string split_model(const Config& config) {
                      2 * config.parallelism.tensor_parallel_size);
 }
 
+/// `what_else` where ZeRO cannot split it, or already does.
+std::string shard_over_dp(const Config& config, int stage, const std::string& what_else) {
+  const ParallelismConfig& parallel = config.parallelism;
+  if (parallel.data_parallel_size == 1 || parallel.zero_stage >= stage) return what_else;
+  return fmt::format("parallelism.zero_stage: {} (a {}th on each data-parallel rank)", stage,
+                     parallel.data_parallel_size);
+}
+
 std::string shrink_optimizer_state(const Config& config, bool moments) {
-  const bool several = config.parallelism.data_parallel_size > 1;
-  if (several && config.parallelism.zero_stage == 0)
-    return fmt::format("parallelism.zero_stage: 1 (a {}th on each data-parallel rank)",
-                       config.parallelism.data_parallel_size);
   const bool wide =
       config.optimizer.moments_dtype != MomentsDtype::bf16 && config.precision.dtype != Precision::float64;
-  if (moments && wide) return "optimizer.moments_dtype: bf16 (half the bytes, rounded stochastically)";
+  return shard_over_dp(
+      config, 1,
+      moments && wide ? "optimizer.moments_dtype: bf16 (half the bytes, rounded stochastically)" : split_model(config));
+}
+
+std::string shrink_communication(const Config& config, const std::string& name) {
+  if (name == "gradients on the wire")
+    return "precision.grad_reduce_dtype: float32 (gradients are reduced where they are)";
   return split_model(config);
 }
 
 std::string shrink_activations(const Config& config, const std::string& name) {
   const RecomputeMode mode = config.activation_checkpointing.mode;
   constexpr std::array<std::string_view, 3> kCheap = {"norm output", "mlp activated", "normed q and k"};
-  const bool cheap = std::find(kCheap.begin(), kCheap.end(), name) != kCheap.end();
+  const bool kept = name == "mlp activated" && config.model.activation == Activation::gelu_tanh;  // core/model/mlp.h
+  const bool cheap = !kept && std::find(kCheap.begin(), kCheap.end(), name) != kCheap.end();
   if (mode == RecomputeMode::none && cheap)
     return "activation_checkpointing.mode: selective (computed again without a matrix product)";
   if (config.train.micro_batch_size > 1) return less_samples(config);
@@ -102,7 +114,8 @@ std::int64_t MemoryEstimate::total_bytes() const {
 
 MemoryEstimate plan_memory(const Config& config, const Mesh& mesh, DeviceKind device) {
   Arena measuring;
-  const EngineParts parts(config, mesh, measuring);
+  CommQueue no_queue({}, /*overlap=*/false);
+  const EngineParts parts(config, mesh, no_queue, measuring);
   return {
       .classes = measuring.plan(),
       .buffers = measuring.largest(),
@@ -147,8 +160,9 @@ std::string plan_check(const MemoryEstimate& estimate, std::int64_t used_bytes) 
 std::string shrink_advice(const Config& config, const Arena::Buffer& buffer) {
   switch (buffer.memory_class) {
     case MemoryClass::weights:
+      return shard_over_dp(config, 3, split_model(config));
     case MemoryClass::gradients:
-      return split_model(config);
+      return shard_over_dp(config, 2, split_model(config));
     case MemoryClass::masters:
       return shrink_optimizer_state(config, /*moments=*/false);
     case MemoryClass::moments:
@@ -160,9 +174,9 @@ std::string shrink_advice(const Config& config, const Arena::Buffer& buffer) {
     case MemoryClass::logits:
       return split_model(config);
     case MemoryClass::communication:
-      break;
+      return shrink_communication(config, buffer.name);
   }
-  return "precision.grad_reduce_dtype: float32 (gradients are reduced where they are)";
+  return {};
 }
 
 void check_fits(const Config& config, const MemoryEstimate& estimate, int rank, std::int64_t free_bytes) {

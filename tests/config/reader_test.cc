@@ -127,8 +127,9 @@ void randomise(Config& config, std::mt19937_64& random) {
     if (item.is_section()) continue;
     if (auto* flag = std::get_if<bool*>(&*item.value)) **flag = random() % 2 == 0;
     if (auto* integer = std::get_if<std::int64_t*>(&*item.value)) {
-      **integer =
-          item.range.high == 1 ? 1 : static_cast<std::int64_t>(random() >> (item.range.high == max_size ? 34 : 2)) + 1;
+      const std::uint64_t up_to =
+          item.range.high == unlimited ? std::uint64_t{1} << 62 : static_cast<std::uint64_t>(item.range.high);
+      **integer = 1 + static_cast<std::int64_t>(random() % up_to);
     }
     if (auto* real = std::get_if<double*>(&*item.value)) {
       const double share = static_cast<double>((random() >> 12) + 1) / 4503599627370498.0;

@@ -102,9 +102,9 @@ const std::vector<WrongLine> wrong_lines = {
      {":13:39: parallelism.pipeline_parallel_size: is out of range (value '2'); right would be 1"}},
     {"zero_stage",
      13,
-     "parallelism:\n  zero_stage: 3\ndata:",
-     {":14:15: parallelism.zero_stage: is out of range (value '3'); right would be an integer from 0 to 1; the nearest "
-      "is 1"}},
+     "parallelism:\n  zero_stage: 4\ndata:",
+     {":14:15: parallelism.zero_stage: is out of range (value '4'); right would be an integer from 0 to 3; the nearest "
+      "is 3"}},
     // Numbers.
     {"number_too_large",
      12,

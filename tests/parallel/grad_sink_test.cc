@@ -51,19 +51,21 @@ std::string describe(const MeshShape& s) {
 struct Sink {
   Mesh mesh;
   ParamLayout layout;
+  CommQueue queue;
   Arena arena;
   ReducingGradSink sink;
 
-  Sink(const MeshShape& shape, Dtype accumulator, Dtype wire)
+  Sink(const MeshShape& shape, const ReducingGradSink::Options& options)
       : mesh(new_test_world(), shape),
         layout(declarations(), {.rank = mesh.tp().rank(), .size = shape.tp, .kv_heads = kKvHeads}, shape.zero),
-        arena(Device{}, plan(accumulator, wire)),
-        sink(layout, mesh, accumulator, wire, arena) {}
+        queue(kHost, /*overlap=*/true),
+        arena(Device{}, plan(options)),
+        sink(layout, mesh, options, queue, arena) {}
 
  private:
-  MemoryPlan plan(Dtype accumulator, Dtype wire) const {
+  MemoryPlan plan(const ReducingGradSink::Options& options) {
     Arena measuring;
-    const ReducingGradSink measured(layout, mesh, accumulator, wire, measuring);
+    const ReducingGradSink measured(layout, mesh, options, queue, measuring);
     return measuring.plan();
   }
 };
@@ -90,7 +92,7 @@ double expected_sum(const ParamDecl& decl, const MeshShape& shape, int tp_rank, 
 
 template <class T>
 void write_gradients(Sink& s, int block) {
-  T* flat = s.sink.grads(block).as<T>();
+  T* flat = s.sink.grads(kHost, block).as<T>();
   for (const ParamId id : s.layout.params(block)) {
     const LocalParam& local = s.layout.local(id);
     for (std::int64_t r = 0; r < local.rows; ++r)
@@ -122,31 +124,62 @@ void expect_sums(Sink& s, int block, double micro_batches) {
 }
 
 template <class T>
-void check_layout(const MeshShape& shape, Dtype wire) {
-  SCOPED_TRACE(describe(shape));
-  Sink s(shape, DtypeOf<T>::value, wire);
+void check_layout(const MeshShape& shape, Dtype wire, bool sharded) {
+  SCOPED_TRACE(describe(shape) + (sharded ? " sharded" : ""));
+  Sink s(shape, {.accumulator = DtypeOf<T>::value, .wire = wire, .sharded = sharded});
   for (int step = 0; step < 2; ++step)  // the second starts from what the first left behind
     for (int micro_batch = 0; micro_batch < 2; ++micro_batch) {
       s.sink.begin_micro_batch(micro_batch == 0, micro_batch == 1);
-      EXPECT_EQ(s.sink.accumulate(), micro_batch == 1);
+      EXPECT_EQ(s.sink.accumulate(), micro_batch == 1 && !(sharded && shape.zero > 1));
       for (int block = s.layout.num_blocks() - 1; block >= 0; --block) {
         write_gradients<T>(s, block);
         s.sink.ready(kHost, block);
       }
+      s.sink.finish(kHost);
     }
   for (int block = 0; block < s.layout.num_blocks(); ++block) expect_sums<T>(s, block, 2);
 }
 
 TEST(GradSink, SumsOverTheRanksThatContribute) {
-  for (const MeshShape& shape : shapes()) {
-    check_layout<double>(shape, Dtype::f64);
-    check_layout<float>(shape, Dtype::f32);
-    check_layout<float>(shape, Dtype::bf16);
+  for (const MeshShape& shape : shapes())
+    for (const bool sharded : {false, true}) {
+      check_layout<double>(shape, Dtype::f64, sharded);
+      check_layout<float>(shape, Dtype::f32, sharded);
+      check_layout<float>(shape, Dtype::bf16, sharded);
+    }
+}
+
+/// The head writes the embedding's gradient first, all blocks follow, and the embedding adds to it last.
+TEST(GradSink, TiedGradientsStayUntilBothAreAdded) {
+  const int size = test_world().size();
+  Sink s({.tp = 1, .dp = size, .zero = size}, {.sharded = true, .tied = true});
+  s.sink.begin_micro_batch(true, true);
+  const int last = s.layout.num_blocks() - 1;
+  const auto add = [&](int block, float value, bool accumulate) {
+    const Tensor grads = s.sink.grads(kHost, block);
+    for (std::int64_t i = 0; i < grads.numel(); ++i)
+      grads.as<float>()[i] = value + (accumulate ? grads.as<float>()[i] : 0.0F);
+  };
+  add(last, 5, false);
+  add(0, 1, false);
+  s.sink.ready(kHost, last);
+  for (int block = last - 1; block > 0; --block) {
+    add(block, static_cast<float>(10 * block), false);
+    s.sink.ready(kHost, block);
+  }
+  add(0, 2, true);
+  s.sink.ready(kHost, 0);
+  s.sink.finish(kHost);
+  for (int block = 0; block <= last; ++block) {
+    const float each = block == 0 ? 3.0F : block == last ? 5.0F : static_cast<float>(10 * block);
+    const Tensor shard = s.sink.shard(block);
+    for (std::int64_t i = 0; i < shard.numel(); ++i)
+      ASSERT_EQ(shard.as<float>()[i], each * static_cast<float>(size)) << "block " << block;
   }
 }
 
 void fill_with_noise(Sink& s, int block) {
-  float* flat = s.sink.grads(block).as<float>();
+  float* flat = s.sink.grads(kHost, block).as<float>();
   const auto key = static_cast<std::uint64_t>(test_world().rank());
   for (std::int64_t i = 0; i < s.layout.numel(block); ++i)
     flat[i] = static_cast<float>(normal_at(key, static_cast<std::uint64_t>(i)));
@@ -154,9 +187,10 @@ void fill_with_noise(Sink& s, int block) {
 
 /// The sums of all blocks of a dp-only layout, gathered from the shards; blocks cut to `lengths`, because padding
 /// depends on the ZeRO size.
-std::vector<std::vector<float>> reduced_noise(int zero, Dtype wire, const std::vector<std::int64_t>& lengths) {
+std::vector<std::vector<float>> reduced_noise(int zero, Dtype wire, bool sharded,
+                                              const std::vector<std::int64_t>& lengths) {
   const int size = test_world().size();
-  Sink s({.tp = 1, .dp = size, .zero = zero}, Dtype::f32, wire);
+  Sink s({.tp = 1, .dp = size, .zero = zero}, {.wire = wire, .sharded = sharded});
   s.sink.begin_micro_batch(true, true);
   std::vector<std::vector<float>> blocks;
   for (int block = 0; block < s.layout.num_blocks(); ++block) {
@@ -170,23 +204,26 @@ std::vector<std::vector<float>> reduced_noise(int zero, Dtype wire, const std::v
   return blocks;
 }
 
-TEST(GradSink, ZeroOneHasTheBitsOfZeroZero) {
+/// With one micro-batch: with several, shards are added up after the reduction instead of before it.
+TEST(GradSink, ZeroOneAndTwoHaveTheBitsOfZeroZero) {
   const ParamLayout layout(declarations(), {}, 1);
   std::vector<std::int64_t> lengths(static_cast<std::size_t>(layout.num_blocks()));
   for (int block = 0; block < layout.num_blocks(); ++block)
     lengths[static_cast<std::size_t>(block)] = layout.numel(block);
   for (const Dtype wire : {Dtype::f32, Dtype::bf16}) {
-    const auto replicated = reduced_noise(1, wire, lengths);
-    const auto sharded = reduced_noise(test_world().size(), wire, lengths);
-    for (std::size_t block = 0; block < replicated.size(); ++block)
-      EXPECT_EQ(std::memcmp(replicated[block].data(), sharded[block].data(), replicated[block].size() * sizeof(float)),
-                0);
+    const auto replicated = reduced_noise(1, wire, false, lengths);
+    for (const bool sharded : {false, true}) {
+      const auto parts = reduced_noise(test_world().size(), wire, sharded, lengths);
+      for (std::size_t block = 0; block < replicated.size(); ++block)
+        EXPECT_EQ(std::memcmp(replicated[block].data(), parts[block].data(), replicated[block].size() * sizeof(float)),
+                  0);
+    }
   }
 }
 
 TEST(GradSink, Bfloat16OnTheWireIsTheRoundedSumOfRoundedGradients) {
   const int size = test_world().size();
-  Sink s({.tp = 1, .dp = size, .zero = size}, Dtype::f32, Dtype::bf16);
+  Sink s({.tp = 1, .dp = size, .zero = size}, {.wire = Dtype::bf16});
   s.sink.begin_micro_batch(true, true);
   fill_with_noise(s, 1);
   s.sink.ready(kHost, 1);
@@ -213,7 +250,8 @@ TEST(GradSink, TheWireBufferIsPlannedOnlyWhereThereIsAWire) {
     const Mesh mesh(new_test_world(), shape);
     const ParamLayout layout(declarations(), {.rank = mesh.tp().rank(), .size = shape.tp, .kv_heads = kKvHeads}, 1);
     Arena measuring;
-    const ReducingGradSink sink(layout, mesh, Dtype::f32, wire, measuring);
+    CommQueue queue(kHost, true);
+    const ReducingGradSink sink(layout, mesh, {.wire = wire}, queue, measuring);
     return measuring.plan()[static_cast<std::size_t>(MemoryClass::communication)];
   };
   const int size = test_world().size();
@@ -222,29 +260,68 @@ TEST(GradSink, TheWireBufferIsPlannedOnlyWhereThereIsAWire) {
   EXPECT_EQ(wire_bytes({.tp = size, .dp = 1, .kv_replicas = std::max(1, size / int{kKvHeads})}, Dtype::bf16), 0);
 }
 
-TEST(ResidentWeights, AnUpdateOfTheShardsReachesEveryRank) {
+/// Weights of either kind with memory behind them.
+template <class Weights, class... Options>
+struct Source {
+  Arena arena;
+  Weights weights;
+  Source(const ParamLayout& layout, const Mesh& mesh, CommQueue& queue, Options... options)
+      : arena(Device{}, plan(layout, mesh, queue, options...)),
+        weights(layout, mesh, options..., Dtype::f32, queue, arena) {}
+
+ private:
+  static MemoryPlan plan(const ParamLayout& layout, const Mesh& mesh, CommQueue& queue, Options... options) {
+    Arena measuring;
+    const Weights measured(layout, mesh, options..., Dtype::f32, queue, measuring);
+    return measuring.plan();
+  }
+};
+
+void expect_updates_arrive(WeightSource& weights, const ParamLayout& layout, const Mesh& mesh) {
+  for (const int update : {1, 2}) {
+    const auto value = [&](int block, std::int64_t i) { return static_cast<float>(1000 * (3 * update + block) + i); };
+    for (int block = 0; block < layout.num_blocks(); ++block) {
+      const FlatRange range = layout.shard(block, mesh.zero().rank(), mesh.zero().size());
+      const Tensor shard = weights.shard(block);
+      ASSERT_EQ(shard.numel(), range.count);
+      for (std::int64_t i = 0; i < range.count; ++i) shard.as<float>()[i] = value(block, range.first + i);
+      weights.updated(kHost, block);
+    }
+    for (const int block : {0, 1, 2, 1, 0}) {  // forward and backward
+      const Tensor whole = weights.acquire(kHost, block);
+      if (block == 1) weights.prefetch(kHost, 2);
+      ASSERT_EQ(whole.numel(), layout.numel(block));
+      for (std::int64_t i = 0; i < layout.numel(block); ++i) ASSERT_EQ(whole.as<float>()[i], value(block, i));
+      weights.release(kHost, block);
+    }
+  }
+}
+
+TEST(WeightSource, AnUpdateOfTheShardsReachesEveryRank) {
   for (const MeshShape& shape : shapes()) {
     SCOPED_TRACE(describe(shape));
     const Mesh mesh(new_test_world(), shape);
     const ParamLayout layout(declarations(), {.rank = mesh.tp().rank(), .size = shape.tp, .kv_heads = kKvHeads},
                              shape.zero);
-    Arena measuring;
-    const ResidentWeights measured(layout, mesh, Dtype::f32, measuring);
-    Arena arena(Device{}, measuring.plan());
-    ResidentWeights weights(layout, mesh, Dtype::f32, arena);
-    for (int block = 0; block < layout.num_blocks(); ++block) {
-      const FlatRange range = layout.shard(block, mesh.zero().rank(), shape.zero);
-      const Tensor shard = weights.shard(block);
-      ASSERT_EQ(shard.numel(), range.count);
-      for (std::int64_t i = 0; i < range.count; ++i)
-        shard.as<float>()[i] = static_cast<float>(1000 * block + range.first + i);
-      weights.updated(kHost, block);
-      const Tensor whole = weights.acquire(kHost, block);
-      for (std::int64_t i = 0; i < layout.numel(block); ++i)
-        ASSERT_EQ(whole.as<float>()[i], static_cast<float>(1000 * block + i));
-      weights.release(kHost, block);
+    CommQueue queue(kHost, true);
+    Source<ResidentWeights> resident(layout, mesh, queue);
+    expect_updates_arrive(resident.weights, layout, mesh);
+    for (const bool tied : {false, true}) {
+      Source<GatheringWeights, bool> gathering(layout, mesh, queue, tied);
+      expect_updates_arrive(gathering.weights, layout, mesh);
     }
   }
+}
+
+TEST(GatheringWeights, RefuseToFetchOverABlockInUse) {
+  const Mesh mesh(new_test_world(), {.tp = 1, .dp = test_world().size(), .zero = test_world().size()});
+  const ParamLayout layout(declarations(), {}, test_world().size());
+  CommQueue queue(kHost, true);
+  Source<GatheringWeights, bool> source(layout, mesh, queue, false);
+  source.weights.acquire(kHost, 0);
+  EXPECT_THROW(source.weights.acquire(kHost, 2), Error);
+  source.weights.release(kHost, 0);
+  EXPECT_NO_THROW(source.weights.acquire(kHost, 2));
 }
 
 }  // namespace

@@ -116,11 +116,16 @@ std::vector<Layout> layouts(int ranks) {
     if (dp * tp != ranks || dp > 4) continue;
     for (const bool sequence_parallel : {false, true}) {
       if (sequence_parallel && tp == 1) continue;
-      for (const int zero : {0, 1}) {
-        if (zero == 1 && dp == 1) continue;
-        for (const int accumulation : {1, 4})
-          for (const char* recompute : {"none", "selective", "full"})
-            all.push_back({dp, tp, sequence_parallel, zero, 0, accumulation, recompute});
+      for (const int accumulation : {1, 4})
+        for (const char* recompute : {"none", "selective", "full"}) {
+          all.push_back({dp, tp, sequence_parallel, 0, 0, accumulation, recompute});
+          if (dp > 1) all.push_back({dp, tp, sequence_parallel, 1, 0, accumulation, recompute});
+        }
+      if (dp == 1) continue;
+      for (const int zero : {2, 3}) {
+        all.push_back({dp, tp, sequence_parallel, zero, 0, 1, "none"});
+        all.push_back({dp, tp, sequence_parallel, zero, 0, 4, "full"});
+        if (dp > 2) all.push_back({dp, tp, sequence_parallel, zero, dp / 2, 2, "selective"});
       }
     }
   }
@@ -148,6 +153,9 @@ void run_sample(const std::string& family, const std::vector<std::string>& sets,
     if (dp * tp != ranks) continue;
     sample.push_back({dp, tp, tp > 1, dp > 1 ? 1 : 0, dp > 2 ? dp / 2 : 0, dp > 4 ? 1 : 4, "full"});
     sample.push_back({dp, tp, false, 0, 0, 1, "selective"});
+    if (dp == 1) continue;
+    for (const int zero : {2, 3})
+      sample.push_back({dp, tp, tp > 1, zero, dp > 2 ? dp / 2 : 0, dp > 4 ? 1 : 2, zero == 2 ? "none" : "full"});
   }
   for (const Layout& layout : sample) expect_equal_to_one_process(family, layout, sets, expected, tolerance);
 }
@@ -166,6 +174,11 @@ TEST(Layout, Qwen2Tied) {
 }
 TEST(Layout, Qwen3) {
   run_sample("qwen3", {}, kFloat64);
+}
+/// Layers enough that every buffer of whole blocks is used again.
+TEST(Layout, DeepModel) {
+  run_sample("llama3", {"model.num_layers=5"}, kFloat64);
+  run_sample("qwen2", {"model.num_layers=4"}, kFloat64);
 }
 TEST(Layout, Float32) {
   run_sample("llama3", {"precision.dtype=float32"}, kFloat32);

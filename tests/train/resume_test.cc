@@ -93,7 +93,7 @@ TEST(Resume, IsTheUnbrokenRun) {
   const int ranks = test_world().size();
   const int tp = ranks >= 4 ? 2 : 1;
   for (const char* precision : {"float32", "bf16", "fp16"})
-    for (const int zero : {0, 1})
+    for (const int zero : {0, 1, 2, 3})
       if (zero == 0 || ranks / tp > 1) resume_is_unbroken(ranks / tp, tp, zero, precision);
 }
 
@@ -107,7 +107,9 @@ TEST(Resume, AnyLayoutLoadsWhatAnotherSaved) {
   for (const char* precision : {"float32", "bf16", "fp16"}) {
     const SharedFolder folder;
     const FaultPlan no_fault;
-    Engine saved(family_config("llama3", layout_sets(2, 2, 1, precision), 4), {}, new_test_world(), no_fault);
+    // Each stage saves once.
+    const int stage = std::string(precision) == "float32" ? 3 : std::string(precision) == "bf16" ? 1 : 2;
+    Engine saved(family_config("llama3", layout_sets(2, 2, stage, precision), 4), {}, new_test_world(), no_fault);
     saved.initialize();
     train(saved, 0, 3);
     save(saved, folder.path(), 3);
@@ -117,7 +119,8 @@ TEST(Resume, AnyLayoutLoadsWhatAnotherSaved) {
     ASSERT_EQ(load(whole_model, folder.path()), 3);
     const WholeTensors expected = whole(owned_state(whole_model));
     EXPECT_EQ(compare(saved, owned_state(saved), expected, 0.0, 1e-300).ratio, 0.0);
-    for (const auto& [dp, tp, zero] : {std::tuple{1, 4, 0}, {4, 1, 0}, {4, 1, 1}, {2, 2, 0}}) {
+    for (const auto& [dp, tp, zero] :
+         {std::tuple{1, 4, 0}, {4, 1, 0}, {4, 1, 1}, {2, 2, 0}, {4, 1, 2}, {2, 2, 3}, {4, 1, 3}}) {
       SCOPED_TRACE(fmt::format("{} loaded as dp {} tp {} zero {}", precision, dp, tp, zero));
       Engine loaded(family_config("llama3", layout_sets(dp, tp, zero, precision), 4), {}, new_test_world(), no_fault);
       ASSERT_EQ(load(loaded, folder.path()), 3);
