@@ -19,7 +19,7 @@ Block::Cheap Block::allocate_cheap(const ModelShape& shape, Arena& arena) const 
   cheap.h1 = take("norm output", shape.local_tokens, shape.hidden);
   cheap.h2 = take("norm output", shape.local_tokens, shape.hidden);
   cheap.normed = take("normed q and k", shape.tokens, shape.q_cols() + shape.kv_cols());
-  cheap.activated = take("mlp activated", shape.tokens, shape.mlp);
+  cheap.activated = mlp_.allocate_cheap(shape, arena);
   return cheap;
 }
 
@@ -103,23 +103,20 @@ void Block::recompute_cheap(const Pass& pass, const BlockParams& params, const M
   mlp_.recompute(pass, saved.mlp);
 }
 
-Tensor Block::begin_branch_backward(const Pass& pass, const BlockParams& params, const Workspace& work,
-                                    std::initializer_list<const Linear*> layers, const DropoutKey& dropout,
+Tensor Block::begin_branch_backward(const Pass& pass, const Workspace& work, const DropoutKey& dropout,
                                     const Tensor& d) const {
   Tensor dbranch = d;
   if (dropout.p > 0.0) {
     dbranch = work.dbranch;
     hidden_dropout(pass, d, dbranch, dropout);
   }
-  for (const Linear* layer : layers) layer->backward_bias(pass, params, dbranch);
   return pass.tp.enter(pass.ctx, dbranch, work.dfull);
 }
 
 void Block::backward(const Pass& pass, const BlockParams& params, const ModelShape& shape, const RopeTable& rope,
                      const Saved& saved, const Workspace& work, const Tensor& d) const {
   if (parallel_residual_) {
-    const Tensor dpartial = begin_branch_backward(pass, params, work, {&attention_.out(), &mlp_.down()},
-                                                  branch_dropout(pass, DropoutSite::mlp_branch), d);
+    const Tensor dpartial = begin_branch_backward(pass, work, branch_dropout(pass, DropoutSite::mlp_branch), d);
     const Tensor h2 = pass.tp.enter(pass.ctx, saved.h2, work.full);
     mlp_.backward(pass, params, h2, saved.mlp, dpartial, work.partial2);
     const Tensor dh2 = pass.tp.leave(pass.ctx, work.partial2, work.local2);
@@ -130,15 +127,13 @@ void Block::backward(const Pass& pass, const BlockParams& params, const ModelSha
     norm1_.backward(pass, params, saved.norm1, dh1, d, d);
     return;
   }
-  const Tensor dmlp =
-      begin_branch_backward(pass, params, work, {&mlp_.down()}, branch_dropout(pass, DropoutSite::mlp_branch), d);
+  const Tensor dmlp = begin_branch_backward(pass, work, branch_dropout(pass, DropoutSite::mlp_branch), d);
   const Tensor h2 = pass.tp.enter(pass.ctx, saved.h2, work.full);
   mlp_.backward(pass, params, h2, saved.mlp, dmlp, work.partial);
   const Tensor dh2 = pass.tp.leave(pass.ctx, work.partial, work.local);
   norm2_.backward(pass, params, saved.norm2, dh2, d, d);
 
-  const Tensor dattention = begin_branch_backward(pass, params, work, {&attention_.out()},
-                                                  branch_dropout(pass, DropoutSite::attention_branch), d);
+  const Tensor dattention = begin_branch_backward(pass, work, branch_dropout(pass, DropoutSite::attention_branch), d);
   const Tensor h1 = pass.tp.enter(pass.ctx, saved.h1, work.full);
   attention_.backward(pass, params, shape, rope, h1, saved.attention, work.attention, dattention, work.partial);
   const Tensor dh1 = pass.tp.leave(pass.ctx, work.partial, work.local);

@@ -58,15 +58,15 @@ class Block {
   /// Everything before the MLP; returns its input, all tokens [N, C].
   Tensor forward_until_mlp(const Pass& pass, const BlockParams& params, const ModelShape& shape, const RopeTable& rope,
                            const ResidualStream& in, const Saved& saved, const Workspace& work) const;
-  /// Adds over tp ranks, then bias and dropout: the branch that joins the residual stream.
+  /// Adds over tp ranks, then the biases that are still missing, and dropout: the branch that joins the residual
+  /// stream.
   Tensor finish_branch(const Pass& pass, const BlockParams& params, const Workspace& work,
                        std::initializer_list<const Linear*> layers, const DropoutKey& dropout) const;
   DropoutKey branch_dropout(const Pass& pass, DropoutSite site) const {
     return dropout_at(pass, hidden_dropout_, dropout_site(block_, site));
   }
-  /// Gradient of the branch: through dropout and bias, then gathered to all tokens.
-  Tensor begin_branch_backward(const Pass& pass, const BlockParams& params, const Workspace& work,
-                               std::initializer_list<const Linear*> layers, const DropoutKey& dropout,
+  /// Gradient of the branch: through dropout, then gathered to all tokens.
+  Tensor begin_branch_backward(const Pass& pass, const Workspace& work, const DropoutKey& dropout,
                                const Tensor& d) const;
 
   int block_;

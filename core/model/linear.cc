@@ -25,7 +25,6 @@ Linear::Linear(const Options& options, const std::vector<Part>& parts, ParamList
     decl.dims = 1;
     decl.rows = part.out_features;
     decl.split = row_parallel_ ? ParamSplit::replicated : part.split;
-    decl.arrival = row_parallel_ && options.bias_partial ? GradArrival::partial : GradArrival::whole;
     decl.init = ParamInit::zeros;
     decl.decay = options.decay_bias;
     decl.fused_with_previous = first_bias_ != kNoParam;
@@ -38,30 +37,46 @@ void Linear::forward(const Pass& pass, const BlockParams& params, const Tensor& 
                      bool accumulate) const {
   ops::linear_forward(pass.ctx, {.x = x,
                                  .w = params.w(first_weight_, last_weight_),
-                                 .bias = row_parallel_ ? Tensor{} : params.w(first_bias_, last_bias_),
+                                 .bias = adds_bias_after_sum(pass) ? Tensor{} : params.w(first_bias_, last_bias_),
                                  .y = y,
                                  .accumulate = accumulate});
 }
 
-void Linear::backward_weight(const Pass& pass, const BlockParams& params, const Tensor& dy, const Tensor& x) const {
-  ops::linear_backward_weight(
-      pass.ctx, {.dy = dy, .x = x, .dw = params.g(first_weight_, last_weight_), .accumulate = params.accumulate});
-  if (!row_parallel_) backward_bias(pass, params, dy);
+void Linear::forward_activated(const Pass& pass, const BlockParams& params, const Tensor& x, const Tensor& y,
+                               Activation activation, const Tensor& activated) const {
+  TRAINER_CHECK(!row_parallel_, "an activation function of parts of a sum");
+  ops::linear_forward(pass.ctx, {.x = x,
+                                 .w = params.w(first_weight_, last_weight_),
+                                 .bias = params.w(first_bias_, last_bias_),
+                                 .y = y,
+                                 .activated = activated,
+                                 .activation = activation});
 }
 
-void Linear::backward_input(const Pass& pass, const BlockParams& params, const Tensor& dy, const Tensor& dx,
-                            bool accumulate) const {
-  ops::linear_backward_input(
-      pass.ctx, {.dy = dy, .w = params.w(first_weight_, last_weight_), .dx = dx, .accumulate = accumulate});
+void Linear::backward_weight(const Pass& pass, const BlockParams& params, const Tensor& dy, const Tensor& x) const {
+  ops::linear_backward_weight(pass.ctx, {.dy = dy,
+                                         .x = x,
+                                         .dw = params.g(first_weight_, last_weight_),
+                                         .accumulate = params.accumulate,
+                                         .dbias = params.g(first_bias_, last_bias_)});
+}
+
+void Linear::backward_input(const Pass& pass, const BlockParams& params, const Tensor& dy, const Tensor& dx) const {
+  ops::linear_backward_input(pass.ctx, {.dy = dy, .w = params.w(first_weight_, last_weight_), .dx = dx});
+}
+
+void Linear::backward_input(const Pass& pass, const BlockParams& params, const Tensor& dy, Activation activation,
+                            const Tensor& input, const Tensor& dx) const {
+  ops::linear_backward_input(pass.ctx, {.dy = dy,
+                                        .w = params.w(first_weight_, last_weight_),
+                                        .dx = dx,
+                                        .activation_input = input,
+                                        .activation = activation});
 }
 
 void Linear::add_bias(const Pass& pass, const BlockParams& params, const Tensor& x) const {
-  if (first_bias_ != kNoParam) ops::add_bias(pass.ctx, {.x = x, .bias = params.w(first_bias_, last_bias_)});
-}
-
-void Linear::backward_bias(const Pass& pass, const BlockParams& params, const Tensor& dy) const {
-  if (first_bias_ == kNoParam) return;
-  ops::bias_backward(pass.ctx, {.dy = dy, .dbias = params.g(first_bias_, last_bias_), .accumulate = params.accumulate});
+  if (first_bias_ == kNoParam || !adds_bias_after_sum(pass)) return;
+  ops::add_bias(pass.ctx, {.x = x, .bias = params.w(first_bias_, last_bias_)});
 }
 
 }  // namespace trainer

@@ -16,27 +16,34 @@ class Linear {
     std::int64_t in_features = 0;
     bool bias = false;
     double init_std = 0.0;
-    /// Under sequence parallel the bias of a row-parallel layer is added to local tokens only: its gradient is partial.
-    bool bias_partial = false;
     bool decay_bias = false;
   };
   /// Declares the weights of all parts, then their biases. Biases of row-parallel layers (split by columns) are
-  /// replicated: the caller adds them after the sum over ranks, with bias() and backward_bias().
+  /// replicated. Where several ranks add up such a layer's output, the caller adds them after the sum: add_bias().
   Linear(const Options& options, const std::vector<Part>& parts, ParamList& params);
 
-  /// y (+)= x w^T (+ bias, unless row-parallel). x [N, I], y [N, O]
+  /// y (+)= x w^T + bias, but for the bias that add_bias() adds. x [N, I], y [N, O]
   void forward(const Pass& pass, const BlockParams& params, const Tensor& x, const Tensor& y,
                bool accumulate = false) const;
-  /// dw += dy^T x; column-parallel biases too.
+  /// Column-parallel layers: y = x w^T + bias; activated = f(y) of the unrounded sum. activated [N, O]
+  void forward_activated(const Pass& pass, const BlockParams& params, const Tensor& x, const Tensor& y,
+                         Activation activation, const Tensor& activated) const;
+  /// dw += dy^T x, and the gradient of the biases. dy [N, O] has all tokens: the bias of a row-parallel layer has its
+  /// whole gradient on every rank.
   void backward_weight(const Pass& pass, const BlockParams& params, const Tensor& dy, const Tensor& x) const;
-  /// dx (+)= dy w
-  void backward_input(const Pass& pass, const BlockParams& params, const Tensor& dy, const Tensor& dx,
-                      bool accumulate = false) const;
-  /// Row-parallel layers: x += bias, on the rows that this rank holds outside.
+  /// dx = dy w
+  void backward_input(const Pass& pass, const BlockParams& params, const Tensor& dy, const Tensor& dx) const;
+  /// dx = (dy w) f'(input), rounded once: x was f(input). input, dx [N, I]
+  void backward_input(const Pass& pass, const BlockParams& params, const Tensor& dy, Activation activation,
+                      const Tensor& input, const Tensor& dx) const;
+  /// x += bias, once, where x [local N, O] is the sum over several ranks of what a row-parallel layer gave; otherwise
+  /// nothing.
   void add_bias(const Pass& pass, const BlockParams& params, const Tensor& x) const;
-  void backward_bias(const Pass& pass, const BlockParams& params, const Tensor& dy) const;
 
  private:
+  /// A bias must not be added by each of the ranks whose results are added up.
+  bool adds_bias_after_sum(const Pass& pass) const { return row_parallel_ && pass.tp.size() > 1; }
+
   bool row_parallel_;
   ParamId first_weight_ = kNoParam, last_weight_ = kNoParam;
   ParamId first_bias_ = kNoParam, last_bias_ = kNoParam;

@@ -16,7 +16,6 @@ Linear::Options options(const Config& config, int block, std::int64_t in_feature
           .in_features = in_features,
           .bias = config.model.mlp_bias,
           .init_std = std,
-          .bias_partial = config.parallelism.sequence_parallel,
           .decay_bias = config.optimizer.decay_norms_and_biases};
 }
 
@@ -28,6 +27,11 @@ Mlp::Mlp(const Config& config, int block, const std::string& name, ParamList& pa
           params),
       down_(options(config, block, config.model.intermediate_size, residual_init_std(config.model)),
             {{name + ".down_proj", config.model.hidden_size, ParamSplit::columns}}, params) {}
+
+Tensor Mlp::allocate_cheap(const ModelShape& shape, Arena& arena) const {
+  if (fused()) return {};
+  return arena.take(MemoryClass::activations, "mlp activated", shape.tokens, shape.mlp, shape.dtype);
+}
 
 Mlp::Saved Mlp::allocate(const ModelShape& shape, Arena& arena, const Tensor& cheap) const {
   const std::int64_t up_cols = activation_ == Activation::swiglu ? 2 * shape.mlp : shape.mlp;
@@ -45,23 +49,34 @@ void Mlp::forward(const Pass& pass, const BlockParams& params, const Tensor& h, 
 }
 
 void Mlp::forward_hidden(const Pass& pass, const BlockParams& params, const Tensor& h, const Saved& saved) const {
+  if (fused()) return up_.forward_activated(pass, params, h, saved.up, activation_, saved.activated);
   up_.forward(pass, params, h, saved.up);
   recompute(pass, saved);
 }
 
 void Mlp::recompute(const Pass& pass, const Saved& saved) const {
+  if (fused()) return;
   ops::activation_forward(pass.ctx, {.kind = activation_, .x = saved.up, .out = saved.activated});
 }
 
 void Mlp::backward(const Pass& pass, const BlockParams& params, const Tensor& h, const Saved& saved,
                    const Tensor& dpartial, const Tensor& dh) const {
   down_.backward_weight(pass, params, dpartial, saved.activated);
-  const Tensor dactivated = saved.activated;  // its last use is over
-  down_.backward_input(pass, params, dpartial, dactivated);
-  const Tensor dup = saved.up;
-  ops::activation_backward(pass.ctx, {.kind = activation_, .x = saved.up, .dout = dactivated, .dx = dup});
+  const Tensor dup = backward_activation(pass, params, saved, dpartial);
   up_.backward_weight(pass, params, dup, h);
   up_.backward_input(pass, params, dup, dh);
+}
+
+Tensor Mlp::backward_activation(const Pass& pass, const BlockParams& params, const Saved& saved,
+                                const Tensor& dpartial) const {
+  const Tensor dactivated = saved.activated;  // its last use is over
+  if (fused()) {
+    down_.backward_input(pass, params, dpartial, activation_, saved.up, dactivated);
+    return dactivated;  // by now the gradient of `up`
+  }
+  down_.backward_input(pass, params, dpartial, dactivated);
+  ops::activation_backward(pass.ctx, {.kind = activation_, .x = saved.up, .dout = dactivated, .dx = saved.up});
+  return saved.up;
 }
 
 }  // namespace trainer

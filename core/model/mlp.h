@@ -10,17 +10,19 @@ class Mlp {
 
   struct Saved {
     Tensor up;         // [N, F], with swiglu gate and up [N, 2 F]
-    Tensor activated;  // [N, F]; cheap to compute again from `up`
+    Tensor activated;  // [N, F]; cheap to compute again from `up`, unless it is made in the matrix product
   };
-  /// `cheap`: room for what selective recompute drops; absent: Saved gets its own.
+  /// Room for what selective recompute drops, shared by all layers; absent when it drops nothing.
+  Tensor allocate_cheap(const ModelShape& shape, Arena& arena) const;
+  /// `cheap`: that room; absent: Saved gets its own.
   Saved allocate(const ModelShape& shape, Arena& arena, const Tensor& cheap) const;
 
-  /// partial (+)= MLP(h) before the sum over tp ranks and without the bias of `down`. h, partial [N, C]
+  /// partial (+)= MLP(h) before the sum over tp ranks. h, partial [N, C]
   void forward(const Pass& pass, const BlockParams& params, const Tensor& h, const Saved& saved, const Tensor& partial,
                bool accumulate) const;
   /// Fills `saved` only: what the backward pass needs of forward().
   void forward_hidden(const Pass& pass, const BlockParams& params, const Tensor& h, const Saved& saved) const;
-  /// Computes saved.activated again, with the same bits.
+  /// Computes saved.activated again, with the same bits, where it may have been dropped.
   void recompute(const Pass& pass, const Saved& saved) const;
   /// dpartial [N, C] -> dh [N, C], a part of the sum over tp ranks. Overwrites `saved`.
   void backward(const Pass& pass, const BlockParams& params, const Tensor& h, const Saved& saved,
@@ -29,6 +31,14 @@ class Mlp {
   const Linear& down() const { return down_; }
 
  private:
+  /// The tanh form of GELU, forward and backward, rides in the matrix products of up and down. It is then that of the
+  /// product's unrounded sum, which cannot be had again from `up`: selective recompute keeps it.
+  bool fused() const { return activation_ == Activation::gelu_tanh; }
+
+  /// dpartial -> gradient of `up` [N, F or 2 F], in one of the tensors of `saved`.
+  Tensor backward_activation(const Pass& pass, const BlockParams& params, const Saved& saved,
+                             const Tensor& dpartial) const;
+
   Activation activation_;
   Linear up_, down_;
 };
