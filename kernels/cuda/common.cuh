@@ -166,8 +166,11 @@ __device__ inline uint32_t pack_word(float first, float second, TypeTag<bf16>) {
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(second), "f"(first));
   return word;
 #else
-  return static_cast<uint32_t>(__bfloat16_as_ushort(__float2bfloat16_rn(first))) |
-         static_cast<uint32_t>(__bfloat16_as_ushort(__float2bfloat16_rn(second))) << 16;
+  // CUDA 11 has __bfloat16_as_ushort only for sm_80 and newer.
+  const bf16 pair[2] = {__float2bfloat16_rn(first), __float2bfloat16_rn(second)};
+  uint32_t word;
+  memcpy(&word, pair, sizeof word);
+  return word;
 #endif
 }
 __device__ inline uint32_t pack_word(float first, float second, TypeTag<f16>) {
