@@ -288,6 +288,17 @@ struct CrossEntropyFinishArgs {
   const UpdateState* state = nullptr;  // loss_scale is read from here; null: 1
   bool backward = true;
 };
+/// Both halves in one, where this rank has all columns.
+struct CrossEntropyArgs {
+  Tensor logits;                // [N, V] T; overwritten with dlogits when backward
+  Tensor targets;               // [1, N] i32, ids or kIgnoredTarget
+  Tensor sums;                  // [1, 3] f64 +=: loss, z-loss, number of targets
+  std::int64_t valid_cols = 0;  // columns that are real
+  double grad_scale = 1.0;      // the rest as in CrossEntropyFinishArgs
+  double z_loss = 0.0;
+  const UpdateState* state = nullptr;
+  bool backward = true;
+};
 
 // ---- optimizer ----------------------------------------------------------------------------------------------------
 /// Runs of neighbouring elements of a flat shard, each of one parameter: an op treats them all in one launch. Held by
@@ -418,6 +429,7 @@ struct MasterWriteArgs {
   OP(attention_backward, AttentionBackwardArgs)        \
   OP(cross_entropy_stats, CrossEntropyStatsArgs)       \
   OP(cross_entropy_finish, CrossEntropyFinishArgs)     \
+  OP(cross_entropy, CrossEntropyArgs)                  \
   OP(squared_norm, SquaredNormArgs)                    \
   OP(prepare_update, PrepareUpdateArgs)                \
   OP(adamw, AdamWArgs)                                 \

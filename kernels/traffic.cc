@@ -160,6 +160,9 @@ OpCost cost(const CrossEntropyStatsArgs& a) {
 OpCost cost(const CrossEntropyFinishArgs& a) {
   return memory_bound(a.logits, (a.backward ? 2 * bytes_of({a.logits}) : 0) + bytes_of({a.targets, a.stats}));
 }
+OpCost cost(const CrossEntropyArgs& a) {
+  return memory_bound(a.logits, (a.backward ? 2 : 1) * bytes_of({a.logits}) + bytes_of({a.targets}));
+}
 OpCost cost(const SquaredNormArgs& a) {
   return optimizer_of(a.runs, dtype_size(a.x.dtype));
 }

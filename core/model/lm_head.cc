@@ -43,10 +43,13 @@ LmHead::Workspace LmHead::allocate_workspace(const Config& config, const ModelSh
   work.dfull = take("head gradient", shape.tokens);
   if (sequence_parallel) work.dlocal = take("local tokens", shape.local_tokens);
   work.logits = arena.take(MemoryClass::logits, "logits", rows, shape.vocab, shape.dtype);
-  work.stats = arena.take(MemoryClass::logits, "cross-entropy statistics", rows, 3, shape.accumulator);
-  if (tp_size > 1)
-    work.gathered_stats =
-        arena.take(MemoryClass::logits, "cross-entropy statistics", rows * tp_size, 3, shape.accumulator);
+  if (tp_size > 1) {
+    const auto stats = [&](std::int64_t count) {
+      return arena.take(MemoryClass::logits, "cross-entropy statistics", count, 3, shape.accumulator);
+    };
+    work.stats = stats(rows);
+    work.gathered_stats = stats(rows * tp_size);
+  }
   return work;
 }
 
@@ -61,21 +64,29 @@ Tensor LmHead::chunk_loss(const Pass& pass, const ModelShape& shape, const Weigh
                           const LossScaling& scaling) const {
   const Tensor logits = work.logits.row_range(0, count);
   const Tensor targets = pass.batch.targets.col_range(first, count);
-  Tensor stats = work.stats.row_range(0, count);
   ops::linear_forward(pass.ctx, {.x = h.row_range(first, count), .w = weight.w, .bias = {}, .y = logits});
+  if (pass.tp.size() == 1) {
+    ops::cross_entropy(pass.ctx, {.logits = logits,
+                                  .targets = targets,
+                                  .sums = sums,
+                                  .valid_cols = shape.vocab_valid,
+                                  .grad_scale = scaling.grad_scale,
+                                  .z_loss = z_loss_,
+                                  .state = scaling.state,
+                                  .backward = scaling.backward});
+    return logits;
+  }
+  const Tensor stats = work.stats.row_range(0, count);
+  const Tensor gathered = work.gathered_stats.row_range(0, count * pass.tp.size());
   ops::cross_entropy_stats(pass.ctx, {.logits = logits,
                                       .targets = targets,
                                       .stats = stats,
                                       .first_col = shape.vocab_first,
                                       .valid_cols = shape.vocab_valid});
-  if (pass.tp.size() > 1) {
-    const Tensor gathered = work.gathered_stats.row_range(0, count * pass.tp.size());
-    pass.tp.communicator().all_gather(pass.ctx, stats, gathered);
-    stats = gathered;
-  }
+  pass.tp.communicator().all_gather(pass.ctx, stats, gathered);
   ops::cross_entropy_finish(pass.ctx, {.logits = logits,
                                        .targets = targets,
-                                       .stats = stats,
+                                       .stats = gathered,
                                        .sums = sums,
                                        .first_col = shape.vocab_first,
                                        .valid_cols = shape.vocab_valid,

@@ -19,8 +19,8 @@ class LmHead {
     Tensor dfull;           // [N, C]: a part of the sum over tp ranks
     Tensor dlocal;          // [local N, C]; sequence parallel only
     Tensor logits;          // [chunk, V]
-    Tensor stats;           // [chunk, 3] A
-    Tensor gathered_stats;  // [tp x chunk, 3] A; more than one tp rank only
+    Tensor stats;           // [chunk, 3] A; this and the next with more than one tp rank only
+    Tensor gathered_stats;  // [tp x chunk, 3] A
   };
   Workspace allocate_workspace(const Config& config, const ModelShape& shape, int tp_size, Arena& arena) const;
 

@@ -1,5 +1,6 @@
 // Vocabulary-parallel cross-entropy in two halves, with the exchange of the statistics between them.
 #include <cmath>
+#include <cstddef>
 #include <limits>
 #include <vector>
 
@@ -104,6 +105,23 @@ void cross_entropy_finish(const Context&, const CrossEntropyFinishArgs& args) {
     sums[1] += z_losses[static_cast<std::size_t>(n)];
     sums[2] += targets[n] == kIgnoredTarget ? 0.0 : 1.0;
   }
+}
+
+void cross_entropy(const Context& ctx, const CrossEntropyArgs& args) {
+  const Dtype dtype = accumulator_dtype(args.logits.dtype);
+  std::vector<std::byte> memory(static_cast<std::size_t>(args.logits.rows * 3 * dtype_size(dtype)));
+  const Tensor stats = tensor_over(memory.data(), dtype, args.logits.rows, 3);
+  cross_entropy_stats(
+      ctx, {.logits = args.logits, .targets = args.targets, .stats = stats, .valid_cols = args.valid_cols});
+  cross_entropy_finish(ctx, {.logits = args.logits,
+                             .targets = args.targets,
+                             .stats = stats,
+                             .sums = args.sums,
+                             .valid_cols = args.valid_cols,
+                             .grad_scale = args.grad_scale,
+                             .z_loss = args.z_loss,
+                             .state = args.state,
+                             .backward = args.backward});
 }
 
 }  // namespace trainer::ops::cpu

@@ -1,8 +1,6 @@
 // Vocabulary-parallel cross-entropy in two halves. A block takes a token: the logits are read once for the statistics,
 // and read and overwritten once for the gradient.
-#include <cmath>
-
-#include "kernels/cuda/common.cuh"
+#include "kernels/cuda/cross_entropy.cuh"
 
 namespace trainer::ops::cuda {
 namespace {
@@ -10,54 +8,6 @@ namespace {
 constexpr int kThreads = 512;
 constexpr int kBlocksPerSm = 4;  // 32 registers a thread
 constexpr int kAhead = 4;        // vectors read before the first is used
-
-/// A row cut into elements before the first 16-byte boundary, whole vectors, and elements behind the last: rows of an
-/// odd vocabulary start anywhere.
-template <class T>
-struct RowCut {
-  int64_t head, vectors, tail;  // tail: first column behind the vectors
-  __device__ RowCut(const T* row, int64_t cols) {
-    constexpr int N = kVector<T>;
-    const auto address = reinterpret_cast<std::uintptr_t>(row);
-    head = min(static_cast<int64_t>((16 - address % 16) % 16 / sizeof(T)), cols);
-    vectors = (cols - head) / N;
-    tail = head + vectors * N;
-  }
-};
-
-/// exp(x): float32 rows get the accurate one; for 16-bit rows it would be the bottleneck, and __expf errs by 2e-6 at
-/// most where the result matters.
-template <class T>
-__device__ inline float exponential(float x) {
-  return sizeof(T) == 2 ? __expf(x) : expf(x);
-}
-
-/// Maximum and sum of exp(x - maximum), online.
-template <class T>
-struct OnlineSoftmax {
-  float max = -INFINITY;
-  float sum = 0;
-  /// Makes `candidate` the maximum when it is larger.
-  __device__ void raise(float candidate) {
-    if (candidate <= max) return;
-    sum *= exponential<T>(max - candidate);  // 0 x 0 at first
-    max = candidate;
-  }
-  template <int N>
-  __device__ void add(const float (&x)[N]) {
-    float largest = x[0];
-#pragma unroll
-    for (int i = 1; i < N; ++i) largest = fmaxf(largest, x[i]);
-    raise(largest);
-    if (max == -INFINITY) return;  // only -inf so far: exp(-inf - -inf) is not 0
-#pragma unroll
-    for (int i = 0; i < N; ++i) sum += exponential<T>(x[i] - max);
-  }
-  __device__ void join(float other_max, float other_sum) {
-    raise(other_max);
-    if (other_max != -INFINITY) sum += other_sum * exponential<T>(other_max - max);
-  }
-};
 
 template <class T>
 struct Stats {
@@ -98,20 +48,8 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm) cross_entropy_stats_ke
   }
   if (cut.tail + threadIdx.x < p.valid_cols) add_one(cut.tail + threadIdx.x);
 
-  // The threads' parts, in a fixed order: within each warp, then over the warps. A NaN stays one: it is in the sums.
-  __shared__ float maxima[kThreads / kWarp], sums[kThreads / kWarp];
-  for (int offset = kWarp / 2; offset > 0; offset /= 2) {
-    const float other_max = __shfl_down_sync(0xffffffffu, softmax.max, offset);
-    const float other_sum = __shfl_down_sync(0xffffffffu, softmax.sum, offset);
-    softmax.join(other_max, other_sum);
-  }
-  if (threadIdx.x % kWarp == 0) {
-    maxima[threadIdx.x / kWarp] = softmax.max;
-    sums[threadIdx.x / kWarp] = softmax.sum;
-  }
-  __syncthreads();
+  join_block(softmax);
   if (threadIdx.x != 0) return;
-  for (int w = 1; w < kThreads / kWarp; ++w) softmax.join(maxima[w], sums[w]);
   const int64_t col = p.targets[token] - p.first_col;
   const bool here = p.targets[token] != kIgnoredTarget && col >= 0 && col < p.valid_cols;
   float* stats = p.stats.at(token, 0);
@@ -132,10 +70,6 @@ struct Finish {
   double grad_scale, z_loss;
 };
 
-/// What the columns of all ranks say of one token.
-struct Softmax {
-  double max, sum, lse, target_logit;
-};
 template <class T>
 __device__ Softmax combine(const Finish<T>& p, int64_t token) {
   Softmax all{-INFINITY, 0, 0, 0};
@@ -153,9 +87,7 @@ __device__ Softmax combine(const Finish<T>& p, int64_t token) {
 template <class T>
 __device__ Softmax combine_and_keep_loss(const Finish<T>& p, int64_t token) {
   const Softmax all = combine(p, token);
-  const bool ignored = p.targets[token] == kIgnoredTarget;
-  p.losses[2 * token] = ignored ? 0.0 : all.lse - all.target_logit;
-  p.losses[2 * token + 1] = ignored ? 0.0 : p.z_loss * all.lse * all.lse;
+  keep_loss(p.losses, token, all, p.targets[token] == kIgnoredTarget, p.z_loss);
   return all;
 }
 
@@ -163,39 +95,6 @@ template <class T>
 __global__ void losses_kernel(Finish<T> p) {
   const int64_t token = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (token < p.tokens) combine_and_keep_loss(p, token);
-}
-
-/// dlogits of a row: factor exp(logit - max), minus `scale` at the target.
-template <class T>
-struct RowGradient {
-  float max, factor, scale;
-  int64_t target_col;
-  template <int N>
-  __device__ void apply(float (&x)[N], int64_t col) const {
-#pragma unroll
-    for (int i = 0; i < N; ++i) x[i] = factor * exponential<T>(x[i] - max);
-    if (target_col >= col && target_col < col + N) {
-#pragma unroll
-      for (int i = 0; i < N; ++i)
-        if (target_col == col + i) x[i] -= scale;
-    }
-  }
-};
-
-template <class T, int N>
-__device__ inline void store_zeros(T* to) {
-  const float zeros[N] = {};
-  store_vector<N>(to, zeros);
-}
-
-template <class T>
-__device__ void zero_columns(T* row, int64_t first, int64_t cols) {
-  constexpr int N = kVector<T>;
-  const RowCut<T> cut(row + first, cols - first);
-  T* from = row + first;
-  if (threadIdx.x < cut.head) store_zeros<T, 1>(from + threadIdx.x);
-  for (int64_t v = threadIdx.x; v < cut.vectors; v += kThreads) store_zeros<T, N>(from + cut.head + v * N);
-  if (cut.tail + threadIdx.x < cols - first) store_zeros<T, 1>(from + cut.tail + threadIdx.x);
 }
 
 template <class T>
@@ -208,10 +107,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm) cross_entropy_gradient
   if (threadIdx.x == 0) {
     const Softmax all = combine_and_keep_loss(p, token);
     const double scale = p.grad_scale * (p.state != nullptr ? p.state->loss_scale : 1.0);
-    shared.max = static_cast<float>(all.max);
-    shared.factor = static_cast<float>(scale * (1.0 + 2.0 * p.z_loss * all.lse) / all.sum);
-    shared.scale = static_cast<float>(scale);
-    shared.target_col = p.targets[token] - p.first_col;
+    shared = RowGradient<T>(all, p.targets[token] - p.first_col, ignored, scale, p.z_loss);
   }
   if (ignored) return zero_columns(row, 0, p.cols);
   __syncthreads();
@@ -274,6 +170,11 @@ void check_common(const Tensor& logits, const Tensor& targets, int64_t valid_col
 
 }  // namespace
 
+void add_losses(const Context& ctx, const double* losses, const int32_t* targets, int64_t tokens, double* sums) {
+  loss_sums_kernel<<<1, 1024, 0, stream_of(ctx)>>>(losses, targets, tokens, sums);
+  check_cuda(cudaGetLastError(), "cross_entropy: sums");
+}
+
 void cross_entropy_stats(const Context& ctx, const CrossEntropyStatsArgs& args) {
   check_common(args.logits, args.targets, args.valid_cols);
   check_shape(args.stats, "cross_entropy_stats: stats", accumulator_dtype(args.logits.dtype), args.logits.rows, 3);
@@ -315,8 +216,7 @@ void cross_entropy_finish(const Context& ctx, const CrossEntropyFinishArgs& args
       losses_kernel<<<grid_size(ceil_div(tokens, 256)), 256, 0, stream_of(ctx)>>>(p);
     check_cuda(cudaGetLastError(), "cross_entropy_finish");
   });
-  loss_sums_kernel<<<1, 1024, 0, stream_of(ctx)>>>(losses, targets, tokens, args.sums.as<double>());
-  check_cuda(cudaGetLastError(), "cross_entropy_finish");
+  add_losses(ctx, losses, targets, tokens, args.sums.as<double>());
 }
 
 }  // namespace trainer::ops::cuda

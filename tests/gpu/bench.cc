@@ -249,7 +249,7 @@ void time_vocabulary(Bench& bench) {
   const Dtype t = Dtype::bf16;
   std::int64_t distinct = 0;
   Pool ids_pool(1 << 20);
-  const Tensor ids = take_ids(ids_pool, distinct);
+  const Tensor ids = take_ids(ids_pool, distinct), targets = take_positions(ids_pool);
   bench.time("embedding", mega(kTokens * kHidden, 4), [&](Pool& p) {
     const ops::EmbeddingForwardArgs args{ids, p.take(t, kVocabulary, kHidden), p.take(t, kTokens, kHidden)};
     return [&ctx, args] { ops::embedding_forward(ctx, args); };
@@ -263,6 +263,15 @@ void time_vocabulary(Bench& bench) {
                  return [&ctx, args] { ops::embedding_backward(ctx, args); };
                });
   }
+  for (const std::int64_t vocabulary : {std::int64_t{50304}, kVocabulary, std::int64_t{151936}})
+    bench.time(fmt::format("cross-entropy 8192 x {}", vocabulary).c_str(), mega(kTokens * vocabulary, 4), [&](Pool& p) {
+      const ops::CrossEntropyArgs args{.logits = p.take(t, kTokens, vocabulary),
+                                       .targets = targets,
+                                       .sums = p.take(Dtype::f64, 1, 3),
+                                       .valid_cols = vocabulary,
+                                       .grad_scale = 1e-4};
+      return [&ctx, args] { ops::cross_entropy(ctx, args); };
+    });
   for (const std::int64_t rows : {std::int64_t{1024}, std::int64_t{2048}, kTokens}) {
     const auto stats_args = [&](Pool& p) {
       return ops::CrossEntropyStatsArgs{p.take(t, rows, kVocabulary), ids.col_range(0, rows),

@@ -67,6 +67,52 @@ TEST(GpuCrossEntropy, LossAndGradient) {
       }
 }
 
+/// Both halves in one: rows shorter and longer than shared memory, more and fewer of them than blocks.
+void check_whole(const Case& c, Dtype dtype, const Layout& layout) {
+  Twins twins;
+  Twin& logits = twins.make("logits", dtype, c.tokens, c.cols, layout).randomise(1, 4.0);
+  Twin& targets = twins.make("targets", Dtype::i32, 1, c.tokens);
+  for (std::int64_t n = 0; n < c.tokens; ++n) {
+    const double u = static_cast<double>(uniform_at(5, static_cast<std::uint64_t>(n)));
+    targets.set(0, n, n % 5 == 3 ? kIgnoredTarget : std::floor(u * static_cast<double>(c.valid_cols)));
+  }
+  if (c.tokens > 3 && c.backward) logits.set(3, 0, std::nan(""));  // of an ignored target
+  targets.set(0, 0, static_cast<double>(c.valid_cols - 1));
+  const Twin& sums = twins.make("sums", Dtype::f64, 1, 3).fill(1.0).loosen(1e6);  // summed in float32
+  UpdateState initial;
+  initial.loss_scale = 1024.0;
+  const Twin& state = twins.make_state(initial);
+  twins.check([&](const Context& ctx) {
+    ops::cross_entropy(ctx, {.logits = logits.tensor(ctx),
+                             .targets = targets.tensor(ctx),
+                             .sums = sums.tensor(ctx),
+                             .valid_cols = c.valid_cols,
+                             .grad_scale = 0.25,
+                             .z_loss = c.z_loss,
+                             .state = state_of(state, ctx),
+                             .backward = c.backward});
+  });
+}
+
+TEST(GpuCrossEntropy, WholeVocabulary) {
+  TRAINER_REQUIRE_GPU();
+  const Case cases[] = {{1, 1, 1, 1, 0, true},        {5, 17, 17, 1, 0, true},
+                        {6, 64, 50, 1, 1e-3, true},   {700, 1000, 1000, 1, 1e-4, true},
+                        {12, 5003, 4999, 1, 0, true}, {300, 257, 257, 1, 0, false},
+                        {9, 50304, 50257, 1, 0, true}};
+  for (const Dtype dtype : gpu_dtypes())
+    for (const Layout& layout : layouts())
+      for (const Case& c : cases) {
+        SCOPED_TRACE(::testing::Message() << dtype_name(dtype) << " tokens " << c.tokens << " columns " << c.cols
+                                          << " padding " << layout.padding);
+        check_whole(c, dtype, layout);
+      }
+  for (const Dtype dtype : gpu_dtypes()) {
+    check_whole({300, 152003, 151936, 1, 1e-4, true}, dtype, {});
+    check_whole({140, 128256, 128256, 1, 0, true}, dtype, {});
+  }
+}
+
 TEST(GpuCrossEntropy, InfiniteAndNotFiniteLogits) {
   TRAINER_REQUIRE_GPU();
   const double infinity = std::numeric_limits<double>::infinity();

@@ -157,6 +157,33 @@ TEST(CrossEntropy, PartsOfTheVocabularyEqualTheWhole) {
   for (std::size_t i = 0; i < whole.span().size(); ++i) EXPECT_NEAR(parts.span()[i], whole.span()[i], 1e-15);
 }
 
+TEST(CrossEntropy, BothHalvesInOneHaveTheirBits) {
+  UpdateState state;
+  state.loss_scale = 64;
+  for (const Dtype dtype : {Dtype::f64, Dtype::f32, Dtype::bf16})
+    for (const bool backward : {false, true}) {
+      HostTensor halves(dtype, kTokens, kCols), sums(Dtype::f64, 1, 3);
+      const HostTensor values = random_tensor(kTokens, kCols, 1, 2.0);
+      for (std::int64_t n = 0; n < kTokens; ++n)
+        for (std::int64_t c = 0; c < kCols; ++c) halves.set(n, c, values.get(n, c));
+      HostTensor whole = halves;
+      const Options o{.valid_cols = kValid, .grad_scale = 0.25, .z_loss = 0.1, .state = &state, .backward = backward};
+      const Result expected = run(halves, kTargets, o);
+      ops::cross_entropy(kCpu, {.logits = whole,
+                                .targets = kTargets,
+                                .sums = sums,
+                                .valid_cols = o.valid_cols,
+                                .grad_scale = o.grad_scale,
+                                .z_loss = o.z_loss,
+                                .state = o.state,
+                                .backward = o.backward});
+      EXPECT_TRUE(whole.same_bits(halves));
+      EXPECT_EQ(sums.get(0, 0), expected.loss);
+      EXPECT_EQ(sums.get(0, 1), expected.z_loss);
+      EXPECT_EQ(sums.get(0, 2), expected.tokens);
+    }
+}
+
 TEST(CrossEntropy, LargeLogitsDoNotOverflowAndKeepTheirDigits) {
   // In float32 at 1e4 an lse has an error of 1e-3; the softmax must not inherit it.
   HostTensor logits(Dtype::f32, 1, 2);
