@@ -30,6 +30,8 @@ int card_of(int local_rank, int local_size, int cards) {
 
 RankDevice::RankDevice(DeviceChoice choice, int local_rank, int local_size) : description_(cpu_description()) {
   if (choice == DeviceChoice::cpu) return;
+  // Kernels are loaded when they are first called, as CUDA 12.2 and later do by themselves.
+  setenv("CUDA_MODULE_LOADING", "LAZY", /*overwrite=*/0);  // NOLINT(concurrency-mt-unsafe): before any thread starts
   const int cards = device_count();
   if (cards == 0) {
     if (choice == DeviceChoice::cuda)

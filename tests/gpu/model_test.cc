@@ -44,6 +44,19 @@ TEST_P(GpuGolden, Float32) {
 INSTANTIATE_TEST_SUITE_P(Families, GpuGolden, ::testing::ValuesIn(kGoldenFamilies),
                          [](const auto& info) { return std::string(info.param); });
 
+/// A run may begin on either device: weights, masters and moments have the same bits.
+TEST_F(GpuModel, StartsWithTheWeightsOfTheCpu) {
+  for (const char* family : {"gpt2", "llama3"})
+    for (const char* precision : {"float32", "bf16", "fp16"}) {
+      const std::vector<std::string> sets = {std::string("precision.dtype=") + precision};
+      const auto on_gpu = engine(family, sets);
+      Engine on_cpu(family_config(family, sets, 1), {}, std::make_unique<SelfCommunicator>("world"), no_fault_);
+      on_gpu->initialize();
+      on_cpu.initialize();
+      EXPECT_EQ(state_hash(*on_gpu), state_hash(on_cpu)) << family << " " << precision;
+    }
+}
+
 std::vector<std::string> dropout_sets(const std::string& precision, const std::string& recompute) {
   return {"model.hidden_dropout=0.1", "precision.dtype=" + precision, "activation_checkpointing.mode=" + recompute};
 }
