@@ -189,14 +189,14 @@ struct RopeArgs {
 };
 
 // ---- linear layers ------------------------------------------------------------------------------------------------
-/// y (+)= x w^T + bias, summed in A, rounded once. With `activated`, which excludes `accumulate`: f(y) of the sum
+/// y = addend + x w^T + bias, summed in A, rounded once. With `activated`, which excludes `addend`: f(y) of the sum
 /// before it is rounded.
 struct LinearForwardArgs {
-  Tensor x;     // [N, I] T
-  Tensor w;     // [O, I] T
-  Tensor bias;  // [O, 1] T, or absent
-  Tensor y;     // [N, O] T
-  bool accumulate = false;
+  Tensor x;                                       // [N, I] T
+  Tensor w;                                       // [O, I] T
+  Tensor bias;                                    // [O, 1] T, or absent
+  Tensor y;                                       // [N, O] T
+  Tensor addend;                                  // [N, O] T, or absent; may be y
   Tensor activated;                               // [N, O] T out, or absent
   Activation activation = Activation::gelu_tanh;  // f: gelu or gelu_tanh
 };

@@ -46,6 +46,12 @@ OpCost gemm(std::int64_t rows, std::int64_t in, std::int64_t out, std::int64_t b
           .shape = fmt::format("{} x {} -> {}", rows, in, out)};
 }
 
+/// Tables tell a product with more in it from the product alone.
+OpCost with(OpCost product, const Tensor& optional, const char* what) {
+  if (optional) product.shape += fmt::format(", {}", what);
+  return product;
+}
+
 /// Causal pairs only, half of T x T; with a window those inside it. Forward has 2 products, backward 5 (one of them
 /// computes the probabilities again).
 OpCost attention(const AttentionShape& shape, const Tensor& q, int products, std::int64_t bytes) {
@@ -131,16 +137,18 @@ OpCost cost(const RopeArgs& a) {
   return memory_bound(a.x, 2 * rotated + bytes_of({a.positions}) + touched(a.cos_sin, a.x.rows));
 }
 OpCost cost(const LinearForwardArgs& a) {
-  return gemm(a.x.rows, a.x.cols, a.y.cols,
-              bytes_of({a.x, a.w, a.bias, a.activated}) + bytes_updated(a.y, a.accumulate));
+  return with(gemm(a.x.rows, a.x.cols, a.y.cols, bytes_of({a.x, a.w, a.bias, a.addend, a.y, a.activated})), a.activated,
+              "gelu");
 }
 OpCost cost(const LinearBackwardInputArgs& a) {
-  return gemm(a.dy.rows, a.dy.cols, a.dx.cols,
-              bytes_of({a.dy, a.w, a.activation_input}) + bytes_updated(a.dx, a.accumulate));
+  return with(gemm(a.dy.rows, a.dy.cols, a.dx.cols,
+                   bytes_of({a.dy, a.w, a.activation_input}) + bytes_updated(a.dx, a.accumulate)),
+              a.activation_input, "gelu'");
 }
 OpCost cost(const LinearBackwardWeightArgs& a) {
-  return gemm(a.dy.cols, a.dy.rows, a.x.cols,
-              bytes_of({a.dy, a.x}) + bytes_updated(a.dw, a.accumulate) + bytes_updated(a.dbias, a.accumulate));
+  return with(gemm(a.dy.cols, a.dy.rows, a.x.cols,
+                   bytes_of({a.dy, a.x}) + bytes_updated(a.dw, a.accumulate) + bytes_updated(a.dbias, a.accumulate)),
+              a.dbias, "dbias");
 }
 OpCost cost(const ActivationForwardArgs& a) {
   return memory_bound(a.x, bytes_of({a.x, a.out}));

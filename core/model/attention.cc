@@ -97,7 +97,7 @@ ops::AttentionShape Attention::attention_shape(const Pass& pass, const ModelShap
 }
 
 void Attention::forward(const Pass& pass, const BlockParams& params, const ModelShape& shape, const RopeTable& rope,
-                        const Tensor& h, const Saved& saved, const Tensor& partial) const {
+                        const Tensor& h, const Saved& saved, const Tensor& addend, const Tensor& out) const {
   qkv_.forward(pass, params, h, saved.qkv);
   if (qk_norm_)
     recompute(pass, params, shape, rope, saved);
@@ -112,7 +112,7 @@ void Attention::forward(const Pass& pass, const BlockParams& params, const Model
                                     .kv_starts = pass.batch.starts,
                                     .out = saved.out,
                                     .lse = saved.lse});
-  out_.forward(pass, params, saved.out, partial);
+  out_.forward(pass, params, saved.out, out, addend);
 }
 
 void Attention::recompute(const Pass& pass, const BlockParams& params, const ModelShape& shape, const RopeTable& rope,

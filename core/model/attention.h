@@ -35,9 +35,9 @@ class Attention {
   Saved allocate(const ModelShape& shape, Arena& arena, const Tensor& cheap) const;
   static Workspace allocate_workspace(const ModelShape& shape, Arena& arena);
 
-  /// partial = attention(h) before the sum over tp ranks. h, partial [N, C]
+  /// out = addend + attention(h) before the sum over tp ranks. h, out, addend [N, C]; addend may be absent
   void forward(const Pass& pass, const BlockParams& params, const ModelShape& shape, const RopeTable& rope,
-               const Tensor& h, const Saved& saved, const Tensor& partial) const;
+               const Tensor& h, const Saved& saved, const Tensor& addend, const Tensor& out) const;
   /// Computes saved.normed again, with the same bits.
   void recompute(const Pass& pass, const BlockParams& params, const ModelShape& shape, const RopeTable& rope,
                  const Saved& saved) const;

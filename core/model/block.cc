@@ -67,22 +67,31 @@ Tensor Block::forward_until_mlp(const Pass& pass, const BlockParams& params, con
                                 const Workspace& work) const {
   norm1_.forward(pass, params, in, saved.norm1, saved.h1);
   const Tensor h1 = pass.tp.enter(pass.ctx, saved.h1, work.full);
-  attention_.forward(pass, params, shape, rope, h1, saved.attention, work.partial);
-  ResidualStream middle{saved.norm1.sum, {}};
-  if (!parallel_residual_)
-    middle.branch =
-        finish_branch(pass, params, work, {&attention_.out()}, branch_dropout(pass, DropoutSite::attention_branch));
+  const Tensor residual = saved.norm1.sum;
+  const DropoutKey dropout = branch_dropout(pass, DropoutSite::attention_branch);
+  ResidualStream middle{residual, {}};
+  if (product_adds_residual(pass, dropout)) {
+    middle.residual = saved.norm2.sum;
+    attention_.forward(pass, params, shape, rope, h1, saved.attention, residual, middle.residual);
+  } else {
+    attention_.forward(pass, params, shape, rope, h1, saved.attention, {}, work.partial);
+    if (!parallel_residual_) middle.branch = finish_branch(pass, params, work, {&attention_.out()}, dropout);
+  }
   norm2_.forward(pass, params, middle, saved.norm2, saved.h2);
   return pass.tp.enter(pass.ctx, saved.h2, work.full);
 }
 
 ResidualStream Block::forward(const Pass& pass, const BlockParams& params, const ModelShape& shape,
                               const RopeTable& rope, const ResidualStream& in, const Saved& saved,
-                              const Workspace& work) const {
+                              const Workspace& work, const Tensor& next_sum) const {
   const Tensor h2 = forward_until_mlp(pass, params, shape, rope, in, saved, work);
-  // With a parallel residual the attention's part is still in work.partial: both branches share one sum over tp ranks.
-  mlp_.forward(pass, params, h2, saved.mlp, work.partial, /*accumulate=*/parallel_residual_);
   const DropoutKey dropout = branch_dropout(pass, DropoutSite::mlp_branch);
+  if (product_adds_residual(pass, dropout)) {
+    mlp_.forward(pass, params, h2, saved.mlp, saved.norm2.sum, next_sum);
+    return {next_sum, {}};
+  }
+  // With a parallel residual the attention's part is still in work.partial: both branches share one sum over tp ranks.
+  mlp_.forward(pass, params, h2, saved.mlp, parallel_residual_ ? work.partial : Tensor{}, work.partial);
   const Tensor branch = parallel_residual_
                             ? finish_branch(pass, params, work, {&attention_.out(), &mlp_.down()}, dropout)
                             : finish_branch(pass, params, work, {&mlp_.down()}, dropout);

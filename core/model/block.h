@@ -41,9 +41,11 @@ class Block {
   Saved allocate(const ModelShape& shape, Arena& arena, const Cheap* cheap) const;
   Workspace allocate_workspace(const Config& config, const ModelShape& shape, Arena& arena) const;
 
-  /// The returned stream lies in `saved` and `work`.
+  /// `next_sum`: where the norm behind this block keeps what it normalises. The returned stream lies there, or in
+  /// `saved` and `work`.
   ResidualStream forward(const Pass& pass, const BlockParams& params, const ModelShape& shape, const RopeTable& rope,
-                         const ResidualStream& in, const Saved& saved, const Workspace& work) const;
+                         const ResidualStream& in, const Saved& saved, const Workspace& work,
+                         const Tensor& next_sum) const;
   /// Fills the cheap tensors of `saved` again from the others.
   void recompute_cheap(const Pass& pass, const BlockParams& params, const ModelShape& shape, const RopeTable& rope,
                        const Saved& saved) const;
@@ -62,6 +64,10 @@ class Block {
   /// stream.
   Tensor finish_branch(const Pass& pass, const BlockParams& params, const Workspace& work,
                        std::initializer_list<const Linear*> layers, const DropoutKey& dropout) const;
+  /// Whether the matrix product at the end of a branch adds the residual stream: nothing stands between the two.
+  bool product_adds_residual(const Pass& pass, const DropoutKey& dropout) const {
+    return !parallel_residual_ && pass.tp.size() == 1 && dropout.p == 0.0;
+  }
   DropoutKey branch_dropout(const Pass& pass, DropoutSite site) const {
     return dropout_at(pass, hidden_dropout_, dropout_site(block_, site));
   }

@@ -34,12 +34,12 @@ Linear::Linear(const Options& options, const std::vector<Part>& parts, ParamList
 }
 
 void Linear::forward(const Pass& pass, const BlockParams& params, const Tensor& x, const Tensor& y,
-                     bool accumulate) const {
+                     const Tensor& addend) const {
   ops::linear_forward(pass.ctx, {.x = x,
                                  .w = params.w(first_weight_, last_weight_),
                                  .bias = adds_bias_after_sum(pass) ? Tensor{} : params.w(first_bias_, last_bias_),
                                  .y = y,
-                                 .accumulate = accumulate});
+                                 .addend = addend});
 }
 
 void Linear::forward_activated(const Pass& pass, const BlockParams& params, const Tensor& x, const Tensor& y,

@@ -22,9 +22,10 @@ class Linear {
   /// replicated. Where several ranks add up such a layer's output, the caller adds them after the sum: add_bias().
   Linear(const Options& options, const std::vector<Part>& parts, ParamList& params);
 
-  /// y (+)= x w^T + bias, but for the bias that add_bias() adds. x [N, I], y [N, O]
+  /// y = addend + x w^T + bias, but for the bias that add_bias() adds. x [N, I]; y, addend [N, O]; addend absent, or y
+  /// as well
   void forward(const Pass& pass, const BlockParams& params, const Tensor& x, const Tensor& y,
-               bool accumulate = false) const;
+               const Tensor& addend = {}) const;
   /// Column-parallel layers: y = x w^T + bias; activated = f(y) of the unrounded sum. activated [N, O]
   void forward_activated(const Pass& pass, const BlockParams& params, const Tensor& x, const Tensor& y,
                          Activation activation, const Tensor& activated) const;

@@ -43,9 +43,9 @@ Mlp::Saved Mlp::allocate(const ModelShape& shape, Arena& arena, const Tensor& ch
 }
 
 void Mlp::forward(const Pass& pass, const BlockParams& params, const Tensor& h, const Saved& saved,
-                  const Tensor& partial, bool accumulate) const {
+                  const Tensor& addend, const Tensor& out) const {
   forward_hidden(pass, params, h, saved);
-  down_.forward(pass, params, saved.activated, partial, accumulate);
+  down_.forward(pass, params, saved.activated, out, addend);
 }
 
 void Mlp::forward_hidden(const Pass& pass, const BlockParams& params, const Tensor& h, const Saved& saved) const {

@@ -17,9 +17,9 @@ class Mlp {
   /// `cheap`: that room; absent: Saved gets its own.
   Saved allocate(const ModelShape& shape, Arena& arena, const Tensor& cheap) const;
 
-  /// partial (+)= MLP(h) before the sum over tp ranks. h, partial [N, C]
-  void forward(const Pass& pass, const BlockParams& params, const Tensor& h, const Saved& saved, const Tensor& partial,
-               bool accumulate) const;
+  /// out = addend + MLP(h) before the sum over tp ranks. h, out, addend [N, C]; addend absent, or out as well
+  void forward(const Pass& pass, const BlockParams& params, const Tensor& h, const Saved& saved, const Tensor& addend,
+               const Tensor& out) const;
   /// Fills `saved` only: what the backward pass needs of forward().
   void forward_hidden(const Pass& pass, const BlockParams& params, const Tensor& h, const Saved& saved) const;
   /// Computes saved.activated again, with the same bits, where it may have been dropped.

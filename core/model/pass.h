@@ -90,8 +90,8 @@ class ParamList {
   std::vector<ParamDecl> decls_;
 };
 
-/// The residual stream between blocks: its value is residual + branch. The sum is left to the next norm, which reads
-/// both anyway.
+/// The residual stream between blocks: its value is residual + branch. Where the matrix product that makes the branch
+/// cannot add the residual at once, the sum is left to the next norm, which reads both anyway.
 struct ResidualStream {
   Tensor residual;  // [local N, C]
   Tensor branch;    // [local N, C], or absent

@@ -70,6 +70,11 @@ BlockParams Transformer::acquire(const Pass& pass, WeightSource& weights, GradSi
   return params;
 }
 
+const Tensor& Transformer::sum_behind(std::size_t layer, bool one_slot) const {
+  if (layer + 1 == blocks_.size()) return head_work_.norm.sum;
+  return saved_[one_slot ? 0 : layer + 1].norm1.sum;
+}
+
 ResidualStream Transformer::forward(const Pass& pass, WeightSource& weights, bool one_slot) const {
   const BlockParams embedding = acquire(pass, weights, 0);
   weights.prefetch(pass.ctx, 1);
@@ -81,7 +86,8 @@ ResidualStream Transformer::forward(const Pass& pass, WeightSource& weights, boo
     const Block::Saved& saved = saved_[one_slot ? 0 : layer];
     const BlockParams params = acquire(pass, weights, block);
     weights.prefetch(pass.ctx, block + 1);
-    stream = blocks_[layer].forward(pass, params, shape_, rope_, stream, saved, block_work_);
+    stream =
+        blocks_[layer].forward(pass, params, shape_, rope_, stream, saved, block_work_, sum_behind(layer, one_slot));
     weights.release(pass.ctx, block);
   }
   return stream;

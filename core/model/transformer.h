@@ -38,6 +38,8 @@ class Transformer {
   BlockParams acquire(const Pass& pass, WeightSource& weights, GradSink& sink, int block) const;
   /// For a backward pass that needs no weights.
   BlockParams acquire_grads(const Pass& pass, GradSink& sink, int block) const;
+  /// Where the norm behind a block keeps its input.
+  const Tensor& sum_behind(std::size_t layer, bool one_slot) const;
   /// Embedding and blocks. Layers save into their own slots, or with `one_slot` all into the first.
   ResidualStream forward(const Pass& pass, WeightSource& weights, bool one_slot) const;
   void recompute(const Pass& pass, const BlockParams& params, int layer) const;

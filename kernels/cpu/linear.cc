@@ -13,11 +13,14 @@ void for_tiles(std::int64_t n, const F& body) {
   for (std::int64_t first = 0; first < n; first += tile) body(first, std::min(tile, n - first));
 }
 
+/// y = addend + bias, where each may be absent. addend may be y.
 template <class T>
-void add_bias_rows(Matrix<Acc<T>> y, const T* bias, bool accumulate) {
+void start_rows(Matrix<Acc<T>> y, const Tensor& addend, const T* bias) {
+  const Rows<T> from = addend ? rows_of<T>(addend) : Rows<T>{};
   parallel_for(y.rows, y.cols, [&](std::int64_t row) {
     Acc<T>* to = y.data + row * y.stride;
-    for (std::int64_t col = 0; col < y.cols; ++col) to[col] = widen(bias[col]) + (accumulate ? to[col] : Acc<T>{0});
+    for (std::int64_t col = 0; col < y.cols; ++col)
+      to[col] = (addend ? widen(from[row][col]) : Acc<T>{0}) + (bias != nullptr ? widen(bias[col]) : Acc<T>{0});
   });
 }
 
@@ -52,7 +55,8 @@ void linear_forward(const Context&, const LinearForwardArgs& args) {
   check_shape(args.w, "linear_forward: w", args.x.dtype, outputs, inputs);
   check_shape(args.y, "linear_forward: y", args.x.dtype, tokens, outputs);
   if (args.activated) check_shape(args.activated, "linear_forward: activated", args.x.dtype, tokens, outputs);
-  TRAINER_CHECK(!args.activated || !args.accumulate, "linear_forward: activated and accumulate");
+  if (args.addend) check_shape(args.addend, "linear_forward: addend", args.x.dtype, tokens, outputs);
+  TRAINER_CHECK(!args.activated || !args.addend, "linear_forward: activated and addend");
   visit_float(args.x.dtype, [&]<class T>(TypeTag<T>) {
     using A = Acc<T>;
     const T* bias = vector_of<T>(args.bias, "linear_forward: bias", outputs);
@@ -60,13 +64,14 @@ void linear_forward(const Context&, const LinearForwardArgs& args) {
       const Widened<T> w(args.w.row_range(first_out, outs));
       for_tiles<T>(tokens, [&](std::int64_t first, std::int64_t count) {
         const Widened<T> x(args.x.row_range(first, count));
-        WidenedOutput<T> y(args.y.row_range(first, count).col_range(first_out, outs), args.accumulate);
-        if (bias != nullptr) add_bias_rows<T>(y.matrix(), bias + first_out, args.accumulate);
-        const bool keep = args.accumulate || bias != nullptr;
-        gemm(A{1}, x.matrix(), transpose(w.matrix()), keep ? A{1} : A{0}, y.matrix());
-        if (args.activated)
-          activate_rows<T>(args.activation, y.matrix(),
-                           args.activated.row_range(first, count).col_range(first_out, outs));
+        const auto tile = [&](const Tensor& tensor) {
+          return tensor ? tensor.row_range(first, count).col_range(first_out, outs) : Tensor{};
+        };
+        WidenedOutput<T> y(tile(args.y), /*keep=*/false);
+        const bool started = args.addend || bias != nullptr;
+        if (started) start_rows<T>(y.matrix(), tile(args.addend), bias != nullptr ? bias + first_out : nullptr);
+        gemm(A{1}, x.matrix(), transpose(w.matrix()), started ? A{1} : A{0}, y.matrix());
+        if (args.activated) activate_rows<T>(args.activation, y.matrix(), tile(args.activated));
         y.store();
       });
     });

@@ -85,8 +85,9 @@ class Descriptors {
   cublasStatus_t queue(const Context& ctx, cublasLtHandle_t handle, const GemmShape& shape,
                        const GemmOperands& operands, const cublasLtMatmulAlgo_t& algorithm) const {
     const float alpha = 1.0F, beta = shape.accumulate ? 1.0F : 0.0F;
-    return cublasLtMatmul(handle, operation_, &alpha, operands.a, a_, operands.b, b_, &beta, operands.c, c_, operands.c,
-                          c_, &algorithm, ctx.workspace, static_cast<std::size_t>(ctx.workspace_bytes),
+    const void* addend = operands.addend != nullptr ? operands.addend : operands.c;
+    return cublasLtMatmul(handle, operation_, &alpha, operands.a, a_, operands.b, b_, &beta, addend, c_, operands.c, c_,
+                          &algorithm, ctx.workspace, static_cast<std::size_t>(ctx.workspace_bytes),
                           static_cast<cudaStream_t>(ctx.stream));
   }
 

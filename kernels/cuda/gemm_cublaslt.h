@@ -46,8 +46,9 @@ struct GemmOperands {
   const void* a = nullptr;
   const void* b = nullptr;
   void* c = nullptr;
-  void* bias = nullptr;  // of the output's type; read by bias, written by sums_of_b
-  void* aux = nullptr;   // laid out as C; written by gelu, read by gelu_gradient
+  const void* addend = nullptr;  // laid out as C, which is this plus the product when `accumulate`; null: C itself
+  void* bias = nullptr;          // of the output's type; read by bias, written by sums_of_b
+  void* aux = nullptr;           // laid out as C; written by gelu, read by gelu_gradient
 };
 
 /// The choices of one context.

@@ -22,7 +22,8 @@ int common_alignment(std::initializer_list<const void*> pointers) {
 }
 
 GemmShape aligned(GemmShape shape, const GemmOperands& operands) {
-  shape.alignment = common_alignment({operands.a, operands.b, operands.c, operands.bias, operands.aux});
+  shape.alignment =
+      common_alignment({operands.a, operands.b, operands.c, operands.addend, operands.bias, operands.aux});
   return shape;
 }
 
@@ -72,13 +73,20 @@ void linear_forward(const Context& ctx, const LinearForwardArgs& args) {
                         .transpose_b = false,
                         .in = x.dtype,
                         .out = y.dtype,
-                        .accumulate = args.accumulate,
+                        .accumulate = static_cast<bool>(args.addend),
                         .epilogue = args.bias ? GemmEpilogue::bias : GemmEpilogue::none};
-  const GemmOperands operands{.a = w.data, .b = x.data, .c = y.data, .bias = args.bias.data};
+  GemmOperands operands{.a = w.data, .b = x.data, .c = y.data, .addend = args.addend.data, .bias = args.bias.data};
+  if (args.addend) {
+    check_shape(args.addend, "linear_forward: addend", x.dtype, y.rows, y.cols);
+    if (args.addend.stride != y.stride) {
+      cuda::cast(ctx, {.in = args.addend, .out = y});
+      operands.addend = nullptr;
+    }
+  }
   if (!activated) return run(ctx, shape, operands);
 
   check_shape(activated, "linear_forward: activated", x.dtype, y.rows, y.cols);
-  TRAINER_CHECK(!args.accumulate, "linear_forward: activated and accumulate");
+  TRAINER_CHECK(!args.addend, "linear_forward: activated and addend");
   const auto separate = [&] {
     run(ctx, shape, operands);
     cuda::activation_forward(ctx, {.kind = args.activation, .x = y, .out = activated});

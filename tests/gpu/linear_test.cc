@@ -43,18 +43,24 @@ double scale_of(std::int64_t terms) {
   return 1.0 / std::sqrt(static_cast<double>(terms));
 }
 
-void check_forward(Dtype dtype, Layout layout, const Shape& s, bool with_bias, bool accumulate) {
+enum class Addend { none, y, like_y, wider };
+
+void check_forward(Dtype dtype, Layout layout, const Shape& s, bool with_bias, Addend addend) {
   Twins twins;
   const Twin& x = twins.make("x", dtype, s.tokens, s.inputs, layout).randomise(1);
   const Twin& w = twins.make("w", dtype, s.outputs, s.inputs, layout).randomise(2, scale_of(s.inputs));
   const Twin& bias = twins.make("bias", dtype, s.outputs, 1).randomise(3);
   const Twin& y = twins.make("y", dtype, s.tokens, s.outputs, layout).randomise(4).loosen(kSums);
+  const Layout wider{layout.padding + 8, layout.first_col};
+  const Twin& other =
+      twins.make("addend", dtype, s.tokens, s.outputs, addend == Addend::wider ? wider : layout).randomise(5);
   twins.check([&](const Context& ctx) {
+    const Tensor all[] = {Tensor{}, y.tensor(ctx), other.tensor(ctx), other.tensor(ctx)};
     ops::linear_forward(ctx, {.x = x.tensor(ctx),
                               .w = w.tensor(ctx),
                               .bias = with_bias ? bias.tensor(ctx) : Tensor{},
                               .y = y.tensor(ctx),
-                              .accumulate = accumulate});
+                              .addend = all[static_cast<int>(addend)]});
   });
 }
 
@@ -62,7 +68,8 @@ TEST(GpuLinear, Forward) {
   TRAINER_REQUIRE_GPU();
   for_each_case([](Dtype dtype, Layout layout, const Shape& s) {
     for (const bool with_bias : {false, true})
-      for (const bool accumulate : {false, true}) check_forward(dtype, layout, s, with_bias, accumulate);
+      for (const Addend addend : {Addend::none, Addend::y, Addend::like_y, Addend::wider})
+        check_forward(dtype, layout, s, with_bias, addend);
   });
 }
 

@@ -24,7 +24,7 @@ TEST(Linear, HandComputed) {
   bias.set(1, 0, 20);
   ops::linear_forward(kCpu, {.x = x, .w = w, .bias = bias, .y = y});
   EXPECT_EQ(y.values(), (std::vector<double>{10, 14, 10, 5}));
-  ops::linear_forward(kCpu, {.x = x, .w = w, .bias = bias, .y = y, .accumulate = true});
+  ops::linear_forward(kCpu, {.x = x, .w = w, .bias = bias, .y = y, .addend = y});
   EXPECT_EQ(y.values(), (std::vector<double>{20, 28, 20, 10}));
 }
 
@@ -33,13 +33,20 @@ TEST(Linear, EqualsPlainLoops) {
     const HostTensor x = random_tensor(s.tokens, s.inputs, 1), w = random_tensor(s.outputs, s.inputs, 2);
     const HostTensor bias = random_tensor(s.outputs, 1, 3), before = random_tensor(s.tokens, s.outputs, 4);
     for (const bool with_bias : {false, true})
-      for (const bool accumulate : {false, true}) {
+      for (const char* what : {"nothing", "y", "another"}) {
         HostTensor y = before;
-        ops::linear_forward(
-            kCpu, {.x = x, .w = w, .bias = with_bias ? bias.tensor() : Tensor{}, .y = y, .accumulate = accumulate});
+        const std::string addend = what;
+        if (addend == "another") y.fill(std::nan(""));
+        ops::linear_forward(kCpu, {.x = x,
+                                   .w = w,
+                                   .bias = with_bias ? bias.tensor() : Tensor{},
+                                   .y = y,
+                                   .addend = addend == "nothing" ? Tensor{}
+                                             : addend == "y"     ? y.tensor()
+                                                                 : before.tensor()});
         for (std::int64_t n = 0; n < s.tokens; ++n)
           for (std::int64_t o = 0; o < s.outputs; ++o) {
-            double expected = (accumulate ? before.get(n, o) : 0.0) + (with_bias ? bias.get(o, 0) : 0.0);
+            double expected = (addend != "nothing" ? before.get(n, o) : 0.0) + (with_bias ? bias.get(o, 0) : 0.0);
             for (std::int64_t i = 0; i < s.inputs; ++i) expected += x.get(n, i) * w.get(o, i);
             EXPECT_NEAR(y.get(n, o), expected, 1e-13);
           }
@@ -132,7 +139,7 @@ TEST(Linear, RefusesShapesThatDoNotFit) {
   EXPECT_THROW(ops::linear_forward(kCpu, {.x = x, .w = w, .y = y}), Error);
   const HostTensor v = random_tensor(4, 3, 4), f = y, narrow_f = random_tensor(2, 3, 5);
   EXPECT_THROW(ops::linear_forward(kCpu, {.x = x, .w = v, .y = y, .activated = narrow_f}), Error);
-  EXPECT_THROW(ops::linear_forward(kCpu, {.x = x, .w = v, .y = y, .accumulate = true, .activated = f}), Error);
+  EXPECT_THROW(ops::linear_forward(kCpu, {.x = x, .w = v, .y = y, .addend = y, .activated = f}), Error);
   EXPECT_THROW(ops::linear_forward(kCpu, {.x = x, .w = v, .y = y, .activated = f, .activation = Activation::swiglu}),
                Error);
 }

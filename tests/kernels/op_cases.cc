@@ -99,7 +99,7 @@ Outputs linear(Workbench& w) {
   const HostTensor dy = w.in(w.tokens(), kOutputs);
   HostTensor y = w.in(w.tokens(), kOutputs), dx = w.in(w.tokens(), kWidth), dw = w.sums(kOutputs, kWidth);
   HostTensor dbias = w.sums(kOutputs, 1);
-  ops::linear_forward(kCpu, {.x = x, .w = weight, .bias = bias, .y = y, .accumulate = true});
+  ops::linear_forward(kCpu, {.x = x, .w = weight, .bias = bias, .y = y, .addend = y});
   ops::linear_backward_input(kCpu, {.dy = dy, .w = weight, .dx = dx, .accumulate = true});
   ops::linear_backward_weight(kCpu, {.dy = dy, .x = x, .dw = dw, .dbias = dbias});
   return {{"y", y, true}, {"dx", dx, true}, {"dw", dw, false}, {"dbias", dbias, false}};
