@@ -36,6 +36,25 @@ if(CUDNN_INCLUDE AND CUDNN_LIBRARY AND CUDNN_FRONTEND_INCLUDE)
   target_link_libraries(trainer_cudnn INTERFACE ${CUDNN_LIBRARY} CUDA::nvrtc)  # the frontend compiles some of its engines
 endif()
 
+# NCCL serves several GPUs; 2.18 is the first whose communicators never block the host.
+find_path(NCCL_INCLUDE nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
+find_library(NCCL_LIBRARY nccl HINTS ${CUDAToolkit_LIBRARY_DIR})
+add_library(trainer_nccl INTERFACE)
+set(TRAINER_HAS_NCCL OFF)
+set(TRAINER_NCCL_TEXT "without NCCL: one GPU only")
+if(NCCL_INCLUDE AND NCCL_LIBRARY)
+  file(STRINGS ${NCCL_INCLUDE}/nccl.h TRAINER_NCCL_CODE REGEX "define NCCL_VERSION_CODE [0-9]+")
+  string(REGEX REPLACE "[^0-9]*([0-9]+).*" "\\1" TRAINER_NCCL_CODE "${TRAINER_NCCL_CODE}")
+  if(TRAINER_NCCL_CODE GREATER_EQUAL 21800)
+    set(TRAINER_HAS_NCCL ON)
+    set(TRAINER_NCCL_TEXT "with NCCL")
+    target_include_directories(trainer_nccl SYSTEM INTERFACE ${NCCL_INCLUDE})
+    target_link_libraries(trainer_nccl INTERFACE ${NCCL_LIBRARY} CUDA::cudart_static)
+  else()
+    message(STATUS "NCCL in ${NCCL_INCLUDE} is older than 2.18 (${TRAINER_NCCL_CODE})")
+  endif()
+endif()
+
 add_library(trainer_cuda_flags INTERFACE)
 target_compile_options(trainer_cuda_flags INTERFACE $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra -Wno-deprecated-gpu-targets
                        $<$<BOOL:${TRAINER_WARNINGS_AS_ERRORS}>:-Werror=all-warnings>>)

@@ -77,6 +77,13 @@ std::unique_ptr<Communicator> Bootstrap::world(const CommunicatorOptions& option
   return job_->world(options);
 }
 
+std::unique_ptr<Communicator> Bootstrap::world(Device device, const CommunicatorOptions& options) {
+  if (size() == 1 || device.kind == DeviceKind::cpu) return world(options);
+  control_->barrier();
+  return job_->gpu_world(device, options,
+                         [this](const std::string& message) { fail_job(message, ExitCode::communication); });
+}
+
 void Bootstrap::finish() {
   if (!job_) return;
   control_->barrier();

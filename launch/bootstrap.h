@@ -31,6 +31,10 @@ class Bootstrap {
   /// All ranks, as a new communicator. Collective.
   std::unique_ptr<Communicator> world(const CommunicatorOptions& options);
 
+  /// The same for collectives on the memory of `device` too. When a collective hangs there, the job is failed from
+  /// another thread.
+  std::unique_ptr<Communicator> world(Device device, const CommunicatorOptions& options);
+
   /// Waits for all ranks and leaves the job; no communicator may be used afterwards. Collective.
   void finish();
   /// Reports `message` on stderr, unless another rank has already reported, and ends all ranks with `code`.

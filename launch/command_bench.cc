@@ -36,7 +36,7 @@ ExitCode command_bench(const BenchCommandOptions& options, Bootstrap& bootstrap)
     device.total_bytes = properties.total_bytes;
   }
   const bool lead = bootstrap.rank() == 0;
-  Engine engine(config, ctx, bootstrap.world({.timeout_seconds = config.comm.timeout_seconds}), no_fault);
+  Engine engine(config, ctx, bootstrap.world(ctx.device, {.timeout_seconds = config.comm.timeout_seconds}), no_fault);
   if (lead) {
     fmt::print("{}\n{}\n{}\n", model_table(config.model, engine.model().layout().global_numel()),
                memory_table(engine.memory_estimate()),

@@ -20,15 +20,10 @@ ExitCode command_train(const ConfigOptions& options, Bootstrap& bootstrap) {
   fault.set_rank(bootstrap.rank());
   std::unique_ptr<Communicator> handshake = bootstrap.world({.fault = &fault, .stop = &stop});
   const Config config = shared_config(options, bootstrap, *handshake, DataUse::train);
-  std::unique_ptr<Communicator> world =
-      bootstrap.world({.timeout_seconds = config.comm.timeout_seconds, .fault = &fault, .stop = &stop});
   startup.end("configuration");
 
   Log log(/*console=*/bootstrap.rank() == 0);
   const RankDevice device(config.train.device, bootstrap.local_rank(), bootstrap.local_size());
-  if (device.context().device.kind == DeviceKind::cuda && bootstrap.size() > 1)
-    fail(ExitCode::config, "this version trains on one GPU; {} ranks were started. Start one, or set train.device: cpu",
-         bootstrap.size());
   Context ctx = device.context();
   ctx.deterministic = config.train.deterministic;
   ctx.attention = config.train.attention;
@@ -44,6 +39,9 @@ ExitCode command_train(const ConfigOptions& options, Bootstrap& bootstrap) {
                       .stop = stop,
                       .startup = startup};
   startup.end("device");
+  std::unique_ptr<Communicator> world =
+      bootstrap.world(ctx.device, {.timeout_seconds = config.comm.timeout_seconds, .fault = &fault, .stop = &stop});
+  startup.end("communicators");
   return Trainer(config, launch, std::move(world), fault, log).run();
 }
 

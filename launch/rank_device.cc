@@ -3,8 +3,10 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <string_view>
 
 #include "core/runtime/check.h"
+#include "parallel/job_ranks.h"
 
 namespace trainer {
 namespace {
@@ -15,15 +17,33 @@ std::string cpu_description() {
   return fmt::format("cpu ({} thread{})", threads, threads == 1 ? "" : "s");
 }
 
+bool may_share_cards() {
+  const char* text = std::getenv("TRAINER_SHARE_DEVICE");  // NOLINT(concurrency-mt-unsafe): no thread changes it
+  return text != nullptr && std::string_view(text) == "1";
+}
+
+/// NCCL refuses two ranks on one card of a host. Under names of their own they are on different hosts for it, and talk
+/// over sockets.
+void pretend_own_host(int local_rank) {
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): before any thread starts
+  setenv("NCCL_HOSTID", fmt::format("{}-rank-{}", this_process().host, local_rank).c_str(), /*overwrite=*/0);
+}
+
 /// The card of a rank: the only one that it sees (launchers that confine ranks show each its own as number 0), or one
 /// for each rank of the host.
 int card_of(int local_rank, int local_size, int cards) {
   if (cards == 1 && local_size == 1) return 0;
-  if (local_size > cards)
-    fail(ExitCode::config,
-         "{} ranks on this host, but only {} CUDA card{} visible; start {} rank{} a host, or set train.device: cpu",
-         local_size, cards, cards == 1 ? " is" : "s are", cards, cards == 1 ? "" : "s");
-  return local_rank;
+  if (local_size <= cards) return local_rank;
+  if (may_share_cards()) {
+    if (local_rank == 0)
+      fmt::print(stderr, "trainer: TRAINER_SHARE_DEVICE: {} ranks share {} card{}: slow, for tests only\n", local_size,
+                 cards, cards == 1 ? "" : "s");
+    pretend_own_host(local_rank);
+    return local_rank % cards;
+  }
+  fail(ExitCode::config,
+       "{} ranks on this host, but only {} CUDA card{} visible; start {} rank{} a host, or set train.device: cpu",
+       local_size, cards, cards == 1 ? " is" : "s are", cards, cards == 1 ? "" : "s");
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
-// The one interface to other ranks. Implementations: MPI on host memory (mpi_communicator.cc), one process alone
-// (self_communicator.h), a recording wrapper for tests (recording_communicator.h). All ranks of a group call the same
-// operations in the same order with the same counts.
+// The one interface to other ranks. Implementations: MPI on host memory (mpi_communicator.cc), NCCL on GPU memory
+// (nccl_communicator.h), one process alone (self_communicator.h), wrappers that record, profile or skip. All ranks of a
+// group call the same operations in the same order with the same counts. Tensors lie where ctx.device says.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -13,10 +13,10 @@ namespace trainer {
 
 enum class ReduceOp : std::uint8_t { sum, max, min };
 
-/// A group of ranks. Reductions add in rank order, in float32 for 16-bit types and in the type itself otherwise, and
-/// round once: the result has the same bits on every rank, in every run, and reduce_scatter gives exactly the bits of
-/// all_reduce. Tensors are contiguous. Throws Error(communication), naming this rank, its host, the collective and the
-/// ranks that did not come, after the timeout, and when counts disagree.
+/// A group of ranks. On the host, reductions add in rank order, in float32 for 16-bit types and in the type itself
+/// otherwise, and round once: the result has the same bits on every rank, in every run, and reduce_scatter gives
+/// exactly the bits of all_reduce (NCCL: see there). Tensors are contiguous. Throws Error(communication), naming this
+/// rank, its host, the collective and the ranks that did not come, after the timeout, and when counts disagree.
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -35,6 +35,8 @@ class Communicator {
   /// data of `root` to all.
   virtual void broadcast(const Context& ctx, const Tensor& data, int root) = 0;
   virtual void barrier() = 0;
+  /// After a failure: ends what is queued on the device, in all groups of this rank, so that its memory can be freed.
+  virtual void abort() {}
 
   /// The ranks with the same color form a new group, ordered by key. Collective over this group.
   virtual std::unique_ptr<Communicator> split(int color, int key, const std::string& name) = 0;

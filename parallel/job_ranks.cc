@@ -84,6 +84,15 @@ std::string JobRanks::describe(int rank) const {
   return fmt::format("rank {} (host {}{})", rank, process(rank).host, state);
 }
 
+std::string JobRanks::culprits() const {
+  std::string text;
+  for (int rank = 0; rank < size(); ++rank) {
+    const ProcessState state = this->state(rank);
+    if (state == ProcessState::stopped || state == ProcessState::ended) text += "; " + describe(rank);
+  }
+  return text;
+}
+
 bool JobRanks::launcher_ended() const {
   return getppid() != launcher_pid_;
 }

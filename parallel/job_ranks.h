@@ -52,6 +52,9 @@ class JobRanks {
   ProcessState state(int rank) const;
   /// "rank 3 (host node-2)", with ", stopped" or ", has ended" where that is known.
   std::string describe(int rank) const;
+  /// Ranks anywhere in the job that are seen to be stopped or gone, each with "; " before it: whoever waits for a rank
+  /// that waits for one of these would otherwise name the wrong one.
+  std::string culprits() const;
   /// The process that started this one (mpirun, a daemon of it or of Slurm) is gone.
   bool launcher_ended() const;
 

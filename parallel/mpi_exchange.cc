@@ -216,17 +216,6 @@ std::vector<int> MpiExchange::missing() {
   return receives.empty() ? sends : receives;
 }
 
-/// Ranks anywhere in the job that are seen to be stopped or gone: whoever waits for a rank that waits for one of these
-/// would otherwise name the wrong one.
-std::string MpiExchange::culprits() const {
-  std::string text;
-  for (int rank = 0; rank < job_->size(); ++rank) {
-    const ProcessState state = job_->state(rank);
-    if (state == ProcessState::stopped || state == ProcessState::ended) text += "; " + job_->describe(rank);
-  }
-  return text;
-}
-
 void MpiExchange::look_for_trouble(Clock::duration waited) {
   const std::vector<int> absent = missing();
   std::vector<int> ended;
@@ -242,7 +231,7 @@ void MpiExchange::look_for_trouble(Clock::duration waited) {
   ended_ = std::move(ended);
   if (job_->launcher_ended()) give_up("the launcher (mpirun or srun) has ended", seconds(waited));
   if (seconds(waited) >= options_.timeout_seconds)
-    give_up(fmt::format("longer than comm.timeout_seconds {}{}", options_.timeout_seconds, culprits()),
+    give_up(fmt::format("longer than comm.timeout_seconds {}{}", options_.timeout_seconds, job_->culprits()),
             seconds(waited));
   if (options_.stop == nullptr || !options_.stop->load() || all_watched) return;
   const Clock::time_point now = Clock::now();

@@ -76,7 +76,6 @@ class MpiExchange {
   void check_received();
   void check_description(int peer, const Collective& theirs) const;
   std::vector<int> missing();
-  std::string culprits() const;
   void look_for_trouble(Clock::duration waited);
   [[noreturn]] void transport_failed(int code);
   /// `reason` may be empty: the states of the missing ranks say enough.

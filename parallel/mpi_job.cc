@@ -5,9 +5,11 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <utility>
 #include <vector>
 
 #include "parallel/mpi_communicator.h"
+#include "parallel/nccl_communicator.h"
 
 namespace trainer {
 
@@ -66,6 +68,11 @@ MpiJob::~MpiJob() {
 
 std::unique_ptr<Communicator> MpiJob::world(const CommunicatorOptions& options) {
   return make_mpi_world(ranks_, options);
+}
+
+std::unique_ptr<Communicator> MpiJob::gpu_world(Device device, const CommunicatorOptions& options,
+                                                std::function<void(const std::string&)> report) {
+  return make_nccl_world(world(options), ranks_, device, options, std::move(report));
 }
 
 void MpiJob::abort(int exit_code) {

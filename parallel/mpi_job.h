@@ -3,6 +3,7 @@
 #pragma once
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -40,6 +41,9 @@ class MpiJob {
   JobRanks& ranks() const { return *ranks_; }
   /// All ranks, as a new communicator. Collective.
   std::unique_ptr<Communicator> world(const CommunicatorOptions& options);
+  /// The same for collectives on the memory of `device`, a GPU, too. `report` as in make_nccl_world.
+  std::unique_ptr<Communicator> gpu_world(Device device, const CommunicatorOptions& options,
+                                          std::function<void(const std::string&)> report);
   /// Ends all ranks; the launcher returns `exit_code`.
   [[noreturn]] void abort(int exit_code);
 

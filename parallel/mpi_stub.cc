@@ -27,6 +27,11 @@ std::unique_ptr<Communicator> MpiJob::world(const CommunicatorOptions& options) 
   return make_mpi_world(ranks_, options);
 }
 
+std::unique_ptr<Communicator> MpiJob::gpu_world(Device /*device*/, const CommunicatorOptions& options,
+                                                std::function<void(const std::string&)> /*report*/) {
+  return world(options);
+}
+
 void MpiJob::abort(int exit_code) {
   std::_Exit(exit_code);
 }

@@ -20,6 +20,7 @@ class ProfiledCommunicator final : public Communicator {
   void all_gather(const Context& ctx, const Tensor& in, const Tensor& out) override;
   void broadcast(const Context& ctx, const Tensor& data, int root) override;
   void barrier() override { inner_->barrier(); }
+  void abort() override { inner_->abort(); }
   std::unique_ptr<Communicator> split(int color, int key, const std::string& name) override;
 
  private:

@@ -23,6 +23,7 @@ std::shared_ptr<void> make_stream(int index, StreamPriority priority);
 std::shared_ptr<void> make_event(int index);
 void record(void* event, void* stream);
 void wait(void* event, void* stream);
+bool reached(void* event);
 void synchronize_event(void* event);
 double milliseconds(void* start, void* end);
 

@@ -95,6 +95,10 @@ void Event::wait(const Context& ctx) const {
   if (on_cuda(device_)) cuda_device::wait(handle_.get(), ctx.stream);
 }
 
+bool Event::reached() const {
+  return !on_cuda(device_) || cuda_device::reached(handle_.get());
+}
+
 void Event::synchronize() const {
   if (on_cuda(device_)) cuda_device::synchronize_event(handle_.get());
 }

@@ -75,6 +75,8 @@ class Event {
   void record(const Context& ctx);
   /// Work queued on ctx.stream from now on starts after the mark was reached. The host does not wait.
   void wait(const Context& ctx) const;
+  /// True when the mark was reached, or never made. Does not wait; any thread may ask.
+  bool reached() const;
   /// The host waits for the mark.
   void synchronize() const;
   /// Milliseconds from `start`'s mark to this one; both must have been reached.

@@ -129,9 +129,9 @@ std::shared_ptr<void> make_stream(int index, StreamPriority priority) {
   int lowest = 0, highest = 0;
   check_cuda(cudaDeviceGetStreamPriorityRange(&lowest, &highest), "cudaDeviceGetStreamPriorityRange");
   cudaStream_t stream = nullptr;
-  check_cuda(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking,
-                                          priority == StreamPriority::high ? highest : lowest),
-             "cudaStreamCreateWithPriority");
+  check_cuda(
+      cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, priority == StreamPriority::high ? highest : lowest),
+      "cudaStreamCreateWithPriority");
   return {stream, [](void* p) { cudaStreamDestroy(as_stream(p)); }};
 }
 
@@ -148,6 +148,13 @@ void record(void* event, void* stream) {
 
 void wait(void* event, void* stream) {
   check_cuda(cudaStreamWaitEvent(as_stream(stream), as_event(event), 0), "cudaStreamWaitEvent");
+}
+
+bool reached(void* event) {
+  const cudaError_t status = cudaEventQuery(as_event(event));
+  if (status == cudaErrorNotReady) return false;
+  check_cuda(status, "cudaEventQuery");
+  return true;
 }
 
 void synchronize_event(void* event) {

@@ -1,6 +1,7 @@
 #include "core/train/engine.h"
 
 #include <algorithm>
+#include <exception>
 #include <limits>
 
 #include "core/config/resolve.h"
@@ -39,6 +40,10 @@ Engine::Engine(const Config& config, Context ctx, std::unique_ptr<Communicator> 
   parts_->model.fill_tables(ctx_);
   for (Staging& staging : staging_) staging.memory = allocate_pinned(ctx_.device, parts_->ints.bytes(), "micro-batch");
   restore_state(initial_update_state(config_.precision));
+}
+
+Engine::~Engine() {
+  if (std::uncaught_exceptions() > 0) mesh_.world().abort();
 }
 
 void Engine::initialize() {

@@ -29,6 +29,9 @@ class Engine {
   /// fit, on a GPU before it has taken any. Weights are zero until initialize() or a checkpoint is loaded.
   Engine(const Config& config, Context ctx, std::unique_ptr<Communicator> world, const FaultPlan& fault);
 
+  /// While an exception passes, ends what the GPU still waits for: memory could not be freed before.
+  ~Engine();
+
   /// Weights of a new run: drawn from the seed by global element index.
   void initialize();
 
