@@ -9,9 +9,10 @@
 namespace trainer::test {
 namespace {
 
-std::uint64_t hash_after_steps(const std::string& family, const std::string& precision, const std::string& recompute) {
+std::uint64_t hash_after_steps(const std::string& family, const std::string& precision, const std::string& dropout,
+                               const std::string& recompute) {
   const Config config = family_config(family,
-                                      {"model.hidden_dropout=0.1", "model.attention_dropout=0.1",
+                                      {"model.hidden_dropout=" + dropout, "model.attention_dropout=" + dropout,
                                        "precision.dtype=" + precision, "activation_checkpointing.mode=" + recompute},
                                       1);
   const FaultPlan no_fault;
@@ -25,12 +26,13 @@ std::uint64_t hash_after_steps(const std::string& family, const std::string& pre
 class RecomputeTest : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(RecomputeTest, GivesTheSameBits) {
-  for (const char* precision : {"float64", "float32", "bf16", "fp16"}) {
-    SCOPED_TRACE(precision);
-    const std::uint64_t expected = hash_after_steps(GetParam(), precision, "none");
-    EXPECT_EQ(hash_after_steps(GetParam(), precision, "selective"), expected);
-    EXPECT_EQ(hash_after_steps(GetParam(), precision, "full"), expected);
-  }
+  for (const char* precision : {"float64", "float32", "bf16", "fp16"})
+    for (const char* dropout : {"0", "0.1"}) {
+      SCOPED_TRACE(fmt::format("{} dropout {}", precision, dropout));
+      const std::uint64_t expected = hash_after_steps(GetParam(), precision, dropout, "none");
+      EXPECT_EQ(hash_after_steps(GetParam(), precision, dropout, "selective"), expected);
+      EXPECT_EQ(hash_after_steps(GetParam(), precision, dropout, "full"), expected);
+    }
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, RecomputeTest, ::testing::ValuesIn(kGoldenFamilies),
