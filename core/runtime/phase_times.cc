@@ -4,6 +4,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <fstream>
 #include <sstream>
 
@@ -23,9 +24,10 @@ double process_age() {
   constexpr int kFieldsToStartTime = 20;  // after the name: from the state, field 3, to field 22
   for (int i = 0; i < kFieldsToStartTime; ++i) fields >> field;
   const double since_boot = static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
-  const double age = since_boot - std::atof(field.c_str()) / static_cast<double>(sysconf(_SC_CLK_TCK));
+  const double ticks = std::atof(field.c_str());
+  const double age = since_boot - ticks / static_cast<double>(sysconf(_SC_CLK_TCK));
   constexpr double kCredible = 3600;  // sandboxes may count from another zero
-  return age >= 0 && age < kCredible ? age : 0.0;
+  return ticks > 0 && age >= 0 && age < kCredible ? age : 0.0;
 }
 
 double seconds_between(std::chrono::steady_clock::time_point from, std::chrono::steady_clock::time_point to) {
