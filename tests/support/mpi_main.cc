@@ -123,6 +123,16 @@ std::unique_ptr<Communicator> new_test_world(const CommunicatorOptions& options)
   return test_job().bootstrap->world(options);
 }
 
+std::unique_ptr<Communicator> new_test_world(Device device, const CommunicatorOptions& options) {
+  TRAINER_CHECK(test_job().bootstrap != nullptr, "new_test_world() outside of a test");
+  return test_job().bootstrap->world(device, options);
+}
+
+LocalPlace test_local_place() {
+  TRAINER_CHECK(test_job().bootstrap != nullptr, "test_local_place() outside of a test");
+  return {test_job().bootstrap->local_rank(), test_job().bootstrap->local_size()};
+}
+
 }  // namespace trainer
 
 int main(int argc, char** argv) {

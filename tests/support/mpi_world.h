@@ -13,4 +13,15 @@ Communicator& test_world();
 /// A new communicator of all ranks with its own options, for classes that take ownership. Collective.
 std::unique_ptr<Communicator> new_test_world(const CommunicatorOptions& options = {.timeout_seconds = 60});
 
+/// The same for collectives on the memory of `device` too.
+std::unique_ptr<Communicator> new_test_world(Device device,
+                                             const CommunicatorOptions& options = {.timeout_seconds = 60});
+
+/// Place among the ranks of this host, and how many these are.
+struct LocalPlace {
+  int rank = 0;
+  int size = 1;
+};
+LocalPlace test_local_place();
+
 }  // namespace trainer
