@@ -46,6 +46,12 @@ Attention::Attention(const Config& config, int block, const std::string& name, P
                       config.model.attention_out_bias, residual_init_std(config.model)),
            {{name + ".o_proj", config.model.hidden_size, ParamSplit::columns}}, params) {}
 
+Tensor Attention::allocate_cheap(const ModelShape& shape, Arena& arena) const {
+  if (!qk_norm_) return {};
+  return arena.take(MemoryClass::activations, "normed q and k", shape.tokens, shape.q_cols() + shape.kv_cols(),
+                    shape.dtype);
+}
+
 Attention::Saved Attention::allocate(const ModelShape& shape, Arena& arena, const Tensor& cheap) const {
   constexpr MemoryClass kClass = MemoryClass::activations;
   Saved saved;

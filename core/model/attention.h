@@ -31,7 +31,9 @@ class Attention {
     Tensor dout;  // [N, H D]
     Tensor dqkv;  // [N, (H + 2 K) D]
   };
-  /// `cheap`: room for what selective recompute drops (qk_norm only); absent: Saved gets its own.
+  /// Room for what selective recompute drops, shared by all layers; absent when it drops nothing.
+  Tensor allocate_cheap(const ModelShape& shape, Arena& arena) const;
+  /// `cheap`: that room; absent: Saved gets its own.
   Saved allocate(const ModelShape& shape, Arena& arena, const Tensor& cheap) const;
   static Workspace allocate_workspace(const ModelShape& shape, Arena& arena);
 

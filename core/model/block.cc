@@ -1,6 +1,13 @@
 #include "core/model/block.h"
 
 namespace trainer {
+namespace {
+
+Tensor norm_output(const ModelShape& shape, Arena& arena) {
+  return arena.take(MemoryClass::activations, "norm output", shape.local_tokens, shape.hidden, shape.dtype);
+}
+
+}  // namespace
 
 Block::Block(const Config& config, int layer, ParamList& params)
     : block_(layer + 1),
@@ -12,27 +19,21 @@ Block::Block(const Config& config, int layer, ParamList& params)
       mlp_(config, block_, fmt::format("model.layers.{}.mlp", layer), params) {}
 
 Block::Cheap Block::allocate_cheap(const ModelShape& shape, Arena& arena) const {
-  const auto take = [&](const char* name, std::int64_t rows, std::int64_t cols) {
-    return arena.take(MemoryClass::activations, name, rows, cols, shape.dtype);
-  };
   Cheap cheap;
-  cheap.h1 = take("norm output", shape.local_tokens, shape.hidden);
-  cheap.h2 = take("norm output", shape.local_tokens, shape.hidden);
-  cheap.normed = take("normed q and k", shape.tokens, shape.q_cols() + shape.kv_cols());
+  cheap.h1 = norm_output(shape, arena);
+  cheap.h2 = norm_output(shape, arena);
+  cheap.normed = attention_.allocate_cheap(shape, arena);
   cheap.activated = mlp_.allocate_cheap(shape, arena);
   return cheap;
 }
 
 Block::Saved Block::allocate(const ModelShape& shape, Arena& arena, const Cheap* cheap) const {
-  const auto norm_output = [&] {
-    return arena.take(MemoryClass::activations, "norm output", shape.local_tokens, shape.hidden, shape.dtype);
-  };
   Saved saved;
   saved.norm1 = norm1_.allocate(shape, arena);
-  saved.h1 = cheap != nullptr ? cheap->h1 : norm_output();
+  saved.h1 = cheap != nullptr ? cheap->h1 : norm_output(shape, arena);
   saved.attention = attention_.allocate(shape, arena, cheap != nullptr ? cheap->normed : Tensor{});
   saved.norm2 = norm2_.allocate(shape, arena, parallel_residual_ ? saved.norm1.sum : Tensor{});
-  saved.h2 = cheap != nullptr ? cheap->h2 : norm_output();
+  saved.h2 = cheap != nullptr ? cheap->h2 : norm_output(shape, arena);
   saved.mlp = mlp_.allocate(shape, arena, cheap != nullptr ? cheap->activated : Tensor{});
   return saved;
 }
