@@ -97,28 +97,28 @@ struct QueryTerms {
   }
 };
 
+/// For a kernel without dropout.
+struct EverythingKept {
+  __device__ bool keeps(int, int, int) const { return true; }
+};
+
 /// Rows are queries, columns keys: scores -> anything, gradients -> dS.
-template <class M, class S, bool kDropout, class T>
-__device__ inline void finish_by_query(const AttentionCall<T>& c, const FlashTask& task, int i, int j, bool whole,
-                                       const QueryTerms<M, S>& terms, MmaTile (&scores)[S::kRowTiles][S::kMovingTiles],
+template <class M, class S, class Kept>
+__device__ inline void finish_by_query(const FlashTask& task, int i, int j, bool whole, const QueryTerms<M, S>& terms,
+                                       const Kept& kept, float scale, float factor,
+                                       MmaTile (&scores)[S::kRowTiles][S::kMovingTiles],
                                        MmaTile (&gradients)[S::kRowTiles][S::kMovingTiles]) {
-  const float scale = c.scale * kLog2E;
-  const uint64_t first = kDropout ? c.first_draw(task.sequence, task.head, task.nq, task.nk) : 0;
 #pragma unroll
   for (int m = 0; m < S::kRowTiles; ++m)
 #pragma unroll
     for (int n = 0; n < S::kMovingTiles; ++n)
 #pragma unroll
-      for (int e = 0; e < 8; e += 2) {
+      for (int e = 0; e < 8; ++e) {
         const int slot = slot_of(e), query = i + 16 * m + M::row(slot);
-        const int key = j + 16 * n + M::column() + e / 4 * M::kColumnStep;
-        bool kept[2] = {true, true};
-        if constexpr (kDropout) draw_pair(c, first + static_cast<uint64_t>(int64_t{query} * task.nk + key), kept);
-#pragma unroll
-        for (int x = 0; x < 2; ++x)
-          finish_element(scores[m][n].x[e + x], gradients[m][n].x[e + x],
-                         {terms.lse[m][slot], terms.delta[m][slot], whole || task.sees(query, key + x), kept[x]}, scale,
-                         c.kept_factor);
+        const int key = j + 16 * n + M::column() + (e & 1) + e / 4 * M::kColumnStep;
+        finish_element(scores[m][n].x[e], gradients[m][n].x[e],
+                       {terms.lse[m][slot], terms.delta[m][slot], whole || task.sees(query, key), kept.keeps(m, n, e)},
+                       scale, factor);
       }
 }
 
@@ -156,10 +156,16 @@ __device__ inline void backward_query_tile(const AttentionCall<T>& c, const Flas
     MmaTile scores[S::kRowTiles][S::kMovingTiles], gradients[S::kRowTiles][S::kMovingTiles];
     multiply_rows<M, S>(scores, queries + offset, keys + stage * kTile);
     multiply_rows<M, S>(gradients, douts + offset, values + stage * kTile);
-    if (cover == FlashTask::Cover::whole)
-      finish_by_query<M, S, kDropout>(c, task, own, j, true, terms, scores, gradients);
+    const auto finish = [&](const auto& kept) {
+      if (cover == FlashTask::Cover::whole)
+        finish_by_query<M, S>(task, own, j, true, terms, kept, c.scale * kLog2E, c.kept_factor, scores, gradients);
+      else
+        finish_by_query<M, S>(task, own, j, false, terms, kept, c.scale * kLog2E, c.kept_factor, scores, gradients);
+    };
+    if constexpr (kDropout)
+      finish(KeptByRow<M, S>(c, task, own, j));
     else
-      finish_by_query<M, S, kDropout>(c, task, own, j, false, terms, scores, gradients);
+      finish(EverythingKept{});
     add_product<M, S>(dq, gradients, keys + stage * kTile);
   }
   float factor[S::kRowTiles][2];
@@ -167,14 +173,38 @@ __device__ inline void backward_query_tile(const AttentionCall<T>& c, const Flas
   store_rows<M, S>(dq, factor, queries + offset, c.dq, task.q_start + own, task.head, task.nq - own);
 }
 
+/// As KeptByRow for rows that are keys from j on and columns that are queries from i on: a lane draws for whole
+/// columns.
+template <class M, class S>
+struct KeptByColumn {
+  const uint32_t* columns;  // bit r: row r of the warp
+
+  template <class T>
+  __device__ KeptByColumn(const AttentionCall<T>& c, const FlashTask& task, int64_t head, int j, int i) {
+    static_assert(S::kWarpRows <= 32, "a word a column");
+    __shared__ uint32_t memory[S::kWarps][S::kMoving];
+    uint32_t* const mine = memory[threadIdx.x / kWarp];
+    const uint64_t first = c.first_draw(task.sequence, head, task.nq, task.nk);
+    __syncwarp();  // every lane has read the columns of the tile before
+    for (int x = lane_index(); x < S::kMoving; x += kWarp)
+      mine[x] =
+          static_cast<uint32_t>(draw_run<S::kWarpRows>(c, first + static_cast<uint64_t>(int64_t{i + x} * task.nk + j)));
+    __syncwarp();
+    columns = mine + M::column();
+  }
+  __device__ bool keeps(int m, int n, int e) const {
+    const uint32_t column = columns[16 * n + (e & 1) + e / 4 * M::kColumnStep];
+    return (column >> (16 * m + M::row(slot_of(e))) & 1) != 0;
+  }
+};
+
 /// Rows are keys, columns queries: scores -> P M without 1 / (1 - p), gradients -> dS. terms[0 .. kMoving) holds lse of
 /// the queries in units of log2, the second half delta.
-template <class M, class S, bool kDropout, class T>
-__device__ inline void finish_by_key(const AttentionCall<T>& c, const FlashTask& task, int64_t head, int j, int i,
-                                     bool whole, const float* terms, MmaTile (&scores)[S::kRowTiles][S::kMovingTiles],
+template <class M, class S, class Kept>
+__device__ inline void finish_by_key(const FlashTask& task, int j, int i, bool whole, const float* terms,
+                                     const Kept& kept, float scale, float factor,
+                                     MmaTile (&scores)[S::kRowTiles][S::kMovingTiles],
                                      MmaTile (&gradients)[S::kRowTiles][S::kMovingTiles]) {
-  const float scale = c.scale * kLog2E;
-  const uint64_t first = kDropout ? c.first_draw(task.sequence, head, task.nq, task.nk) : 0;
 #pragma unroll
   for (int n = 0; n < S::kMovingTiles; ++n)
 #pragma unroll
@@ -187,16 +217,10 @@ __device__ inline void finish_by_key(const AttentionCall<T>& c, const FlashTask&
 #pragma unroll
         for (int e = 4 * half; e < 4 * half + 4; ++e) {
           const int query = i + column + (e & 1), key = j + 16 * m + M::row(slot_of(e));
-          bool kept = true;
-          if constexpr (kDropout) {
-            uint32_t draw[1];
-            random_words<1>(c.dropout_key, first + static_cast<uint64_t>(int64_t{query} * task.nk + key), draw);
-            kept = c.keeps(draw[0]);
-          }
-          finish_element(
-              scores[m][n].x[e], gradients[m][n].x[e],
-              {(e & 1) == 0 ? lse.x : lse.y, (e & 1) == 0 ? delta.x : delta.y, whole || task.sees(query, key), kept},
-              scale, c.kept_factor);
+          finish_element(scores[m][n].x[e], gradients[m][n].x[e],
+                         {(e & 1) == 0 ? lse.x : lse.y, (e & 1) == 0 ? delta.x : delta.y,
+                          whole || task.sees(query, key), kept.keeps(m, n, e)},
+                         scale, factor);
         }
     }
 }
@@ -249,10 +273,17 @@ __device__ inline void backward_key_tile(const AttentionCall<T>& c, const FlashT
     MmaTile scores[S::kRowTiles][S::kMovingTiles], gradients[S::kRowTiles][S::kMovingTiles];
     multiply_rows<M, S>(scores, keys + offset, queries + stage * kTile);
     multiply_rows<M, S>(gradients, values + offset, douts + stage * kTile);
-    if (cover == FlashTask::Cover::whole)
-      finish_by_key<M, S, kDropout>(c, task, head, own, i, true, terms[stage], scores, gradients);
+    const auto finish = [&](const auto& kept) {
+      if (cover == FlashTask::Cover::whole)
+        finish_by_key<M, S>(task, own, i, true, terms[stage], kept, c.scale * kLog2E, c.kept_factor, scores, gradients);
+      else
+        finish_by_key<M, S>(task, own, i, false, terms[stage], kept, c.scale * kLog2E, c.kept_factor, scores,
+                            gradients);
+    };
+    if constexpr (kDropout)
+      finish(KeptByColumn<M, S>(c, task, head, own, i));
     else
-      finish_by_key<M, S, kDropout>(c, task, head, own, i, false, terms[stage], scores, gradients);
+      finish(EverythingKept{});
     add_product<M, S>(dv, scores, douts + stage * kTile);
     add_product<M, S>(dk, gradients, queries + stage * kTile);
   }

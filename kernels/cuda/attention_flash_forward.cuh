@@ -93,20 +93,14 @@ __device__ inline void hide_scores(const FlashTask& task, int i, int j,
 template <class M, class S, class T>
 __device__ inline void drop_probabilities(const AttentionCall<T>& c, const FlashTask& task, int i, int j,
                                           MmaTile (&p)[S::kRowTiles][S::kMovingTiles]) {
-  const uint64_t first = c.first_draw(task.sequence, task.head, task.nq, task.nk);
+  const KeptByRow<M, S> kept(c, task, i, j);
 #pragma unroll
   for (int m = 0; m < S::kRowTiles; ++m)
 #pragma unroll
     for (int n = 0; n < S::kMovingTiles; ++n)
 #pragma unroll
-      for (int e = 0; e < 8; e += 2) {
-        const int64_t query = i + 16 * m + M::row(slot_of(e));
-        const int key = j + 16 * n + M::column() + e / 4 * M::kColumnStep;
-        bool kept[2];
-        draw_pair(c, first + static_cast<uint64_t>(query * task.nk + key), kept);
-        if (!kept[0]) p[m][n].x[e] = 0.0F;
-        if (!kept[1]) p[m][n].x[e + 1] = 0.0F;
-      }
+      for (int e = 0; e < 8; ++e)
+        if (!kept.keeps(m, n, e)) p[m][n].x[e] = 0.0F;
 }
 
 /// One tile of queries.

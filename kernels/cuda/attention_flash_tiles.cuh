@@ -145,15 +145,48 @@ __device__ inline void store_rows(const MmaTile (&sum)[S::kRowTiles][S::kHeadTil
   }
 }
 
-/// Whether dropout keeps elements `first` and `first + 1` of the stream.
-template <class T>
-__device__ inline void draw_pair(const AttentionCall<T>& c, uint64_t first, bool (&kept)[2]) {
-  const Philox4 block = philox(c.dropout_key, first >> 2);
-  const unsigned word = first & 3;
-  const uint32_t next = word == 3 ? philox(c.dropout_key, (first >> 2) + 1).v[0] : 0;
-  kept[0] = c.keeps(word < 2 ? (word == 0 ? block.v[0] : block.v[1]) : (word == 2 ? block.v[2] : block.v[3]));
-  kept[1] = c.keeps(word < 2 ? (word == 0 ? block.v[1] : block.v[2]) : (word == 2 ? block.v[3] : next));
+/// Bit x: whether dropout keeps element first + x of the stream, for x < kCount <= 64. Four elements share a block of
+/// the stream, so that a run costs a quarter of its elements drawn one by one.
+template <int kCount, class T>
+__device__ inline uint64_t draw_run(const AttentionCall<T>& c, uint64_t first) {
+  const int before = static_cast<int>(first & 3);  // elements of the first block that lie before the run
+  uint64_t kept = 0;
+#pragma unroll 2
+  for (int at = -before; at < kCount; at += 4) {
+    const Philox4 block = philox(c.dropout_key, (first + before + at) >> 2);
+    uint64_t four = 0;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) four |= static_cast<uint64_t>(c.keeps(block.v[i])) << i;
+    kept |= at < 0 ? four >> -at : four << at;
+  }
+  return kept;
 }
+
+/// What dropout keeps of the scores of a warp's rows and the moving tile. A lane draws for whole rows; the lanes that
+/// hold their elements read it from shared memory.
+template <class M, class S>
+struct KeptByRow {
+  uint64_t bits[S::kRowTiles][2];
+
+  /// Rows are queries from i on, columns keys from j on.
+  template <class T>
+  __device__ KeptByRow(const AttentionCall<T>& c, const FlashTask& task, int i, int j) {
+    __shared__ uint64_t memory[S::kWarps][S::kWarpRows];
+    uint64_t* const rows = memory[threadIdx.x / kWarp];
+    const uint64_t first = c.first_draw(task.sequence, task.head, task.nq, task.nk);
+    __syncwarp();  // every lane has read the rows of the tile before
+    for (int r = lane_index(); r < S::kWarpRows; r += kWarp)
+      rows[r] = draw_run<S::kMoving>(c, first + static_cast<uint64_t>(int64_t{i + r} * task.nk + j));
+    __syncwarp();
+#pragma unroll
+    for (int m = 0; m < S::kRowTiles; ++m)
+#pragma unroll
+      for (int slot = 0; slot < 2; ++slot) bits[m][slot] = rows[16 * m + M::row(slot)] >> M::column();
+  }
+  __device__ bool keeps(int m, int n, int e) const {
+    return (bits[m][slot_of(e)] >> (16 * n + (e & 1) + e / 4 * M::kColumnStep) & 1) != 0;
+  }
+};
 
 /// Allows the kernel `bytes` of shared memory, and returns them as a launch wants them. Fails where the card has less:
 /// sm_86 and sm_89 have 99 KB a block, the backward kernels for heads of 128 need 102.
