@@ -91,95 +91,121 @@ __global__ void fill_lists_kernel(Lists lists) {
   lists.arrived[lists.starts[lists.row_of(token)] + lists.rank[token]] = static_cast<int32_t>(token);
 }
 
+constexpr int kSortLanes = 8;  // neighbouring lanes share the list of a token, which may be long
+
 /// The rank of a token: how many tokens of its list come before it.
 __global__ void sort_lists_kernel(Lists lists) {
-  const int64_t token = global_thread();
-  if (token >= lists.tokens || lists.rank[token] < 0) return;
-  const int64_t row = lists.row_of(token);
-  const int count = lists.counts[row];
-  const int32_t* list = lists.arrived + lists.starts[row];
+  const int64_t token = global_thread() / kSortLanes;
+  const int lane = threadIdx.x % kSortLanes;
+  const bool here = token < lists.tokens && lists.rank[token] >= 0;  // all lanes stay for the sum of the warp
+  const int64_t row = here ? lists.row_of(token) : 0;
+  const int count = here ? lists.counts[row] : 0;
+  const int32_t* list = lists.arrived + (here ? lists.starts[row] : 0);
   int before = 0;
 #pragma unroll 8
-  for (int i = 0; i < count; ++i) before += list[i] < token ? 1 : 0;
+  for (int i = lane; i < count; i += kSortLanes) before += list[i] < token ? 1 : 0;
+  before = lane_sum(before, kSortLanes);
+  if (!here || lane != 0) return;
   lists.sorted[lists.starts[row] + before] = static_cast<int32_t>(token);
   lists.rank[token] = before;
 }
 
-constexpr int kSumThreads = 128;
-
+/// A warp adds rows over a tile of columns; a lane has kVectors vectors of N of them. Most tokens of a frequent word
+/// have nothing to add: they should cost a warp, not a block.
 template <int N>
-__device__ inline void add_to(float* out, float (&sum)[N], bool accumulate) {
-  if (accumulate) {
-    float before[N];
-    load_vector<N>(out, before);
-#pragma unroll
-    for (int i = 0; i < N; ++i) sum[i] += before[i];
-  }
-  store_vector<N>(out, sum);
-}
+struct ColumnTile {
+  static constexpr int kVectors = 4;
+  static constexpr int64_t kColumns = kWarp * kVectors * N;
+  static constexpr int kWarps = 8;  // of a block
+  int64_t first, cols;
+  float sum[kVectors][N] = {};
 
-/// Block (token, tile): if a segment begins with the token, its sum over columns of the tile, into the table's gradient
-/// or, of a heavy row, into partials [segments, C].
+  __device__ explicit ColumnTile(int64_t cols) : first(blockIdx.y * kColumns + threadIdx.x % kWarp * N), cols(cols) {}
+  static __device__ int64_t token() { return static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp; }
+  static dim3 grid(int64_t tokens, int64_t cols) {
+    return {grid_size(ceil_div(tokens, kWarps)), grid_size(ceil_div(cols, kColumns))};
+  }
+
+  /// Adds rows row_of(i), for i from begin to end, in order; several are read before the first is added. `at(row, col)`
+  /// points to an element.
+  template <class T, class At>
+  __device__ void add_rows(int begin, int end, const At& at) {
+    constexpr int kAhead = 2;
+    for (int i = begin; i < end; i += kAhead) {
+      Packed<T, N> ahead[kAhead][kVectors];
+#pragma unroll
+      for (int a = 0; a < kAhead; ++a)
+#pragma unroll
+        for (int v = 0; v < kVectors; ++v)
+          if (i + a < end && col(v) < cols) ahead[a][v] = Packed<T, N>::load(at(i + a, col(v)));
+#pragma unroll
+      for (int a = 0; a < kAhead; ++a)
+#pragma unroll
+        for (int v = 0; v < kVectors; ++v) {
+          if (i + a >= end || col(v) >= cols) continue;
+          float x[N];
+          ahead[a][v].unpack(x);
+#pragma unroll
+          for (int j = 0; j < N; ++j) sum[v][j] += x[j];
+        }
+    }
+  }
+  /// row [cols] (+)= the sums.
+  __device__ void store(float* row, bool accumulate) {
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) {
+      if (col(v) >= cols) break;
+      if (accumulate) {
+        float before[N];
+        load_vector<N>(row + col(v), before);
+#pragma unroll
+        for (int j = 0; j < N; ++j) sum[v][j] += before[j];
+      }
+      store_vector<N>(row + col(v), sum[v]);
+    }
+  }
+
+ private:
+  __device__ int64_t col(int vector) const {
+    return first + vector * kWarp * N;
+  }
+};
+constexpr int kSumThreads = ColumnTile<1>::kWarps * kWarp;
+
+/// If a segment begins with the warp's token: its sum, into the table's gradient or, of a heavy row, into partials
+/// [segments, C].
 template <class T, int N>
 __global__ void __launch_bounds__(kSumThreads) sum_segments_kernel(Lists lists, View<T> dout, View<float> dweight,
                                                                    float* partials, int64_t cols, bool accumulate) {
-  constexpr int kAhead = 4;
-  const int64_t token = blockIdx.x;
-  const int rank = lists.rank[token];
+  const int64_t token = ColumnTile<N>::token();
+  const int rank = token < lists.tokens ? lists.rank[token] : -1;
   if (rank < 0 || rank % lists.segment != 0) return;
-  const int64_t col = (static_cast<int64_t>(blockIdx.y) * kSumThreads + threadIdx.x) * N;
-  if (col >= cols) return;
   const int64_t row = lists.row_of(token);
   const int count = lists.counts[row], start = lists.starts[row];
-  const int end = min(count, rank + lists.segment);
   const int32_t* list = lists.sorted + start;
-  float sum[N] = {};
-  int i = rank;
-  for (; i + kAhead <= end; i += kAhead) {
-    Packed<T, N> ahead[kAhead];
-#pragma unroll
-    for (int a = 0; a < kAhead; ++a) ahead[a] = Packed<T, N>::load(dout.at(list[i + a], col));
-#pragma unroll
-    for (int a = 0; a < kAhead; ++a) {
-      float x[N];
-      ahead[a].unpack(x);
-#pragma unroll
-      for (int j = 0; j < N; ++j) sum[j] += x[j];
-    }
-  }
-  for (; i < end; ++i) {
-    float x[N];
-    load_vector<N>(dout.at(list[i], col), x);
-#pragma unroll
-    for (int j = 0; j < N; ++j) sum[j] += x[j];
-  }
+  ColumnTile<N> tile(cols);
+  tile.template add_rows<T>(rank, min(count, rank + lists.segment),
+                            [&](int i, int64_t col) { return dout.at(list[i], col); });
   if (lists.heavy(count))
-    store_vector<N>(partials + lists.partial_row(start + rank) * cols + col, sum);
+    tile.store(partials + lists.partial_row(start + rank) * cols, false);
   else
-    add_to<N>(dweight.at(row, col), sum, accumulate);
+    tile.store(dweight.at(row, 0), accumulate);
 }
 
-/// Block (token, tile): if the token is the first of a heavy row, the sum of the row's segments in order.
+/// If the warp's token is the first of a heavy row: the sum of the row's segments in order.
 template <int N>
 __global__ void __launch_bounds__(kSumThreads)
     sum_heavy_rows_kernel(Lists lists, View<float> dweight, const float* partials, int64_t cols, bool accumulate) {
-  const int64_t token = blockIdx.x;
-  if (lists.rank[token] != 0) return;
+  const int64_t token = ColumnTile<N>::token();
+  if (token >= lists.tokens || lists.rank[token] != 0) return;
   const int64_t row = lists.row_of(token);
   const int count = lists.counts[row];
-  const int64_t col = (static_cast<int64_t>(blockIdx.y) * kSumThreads + threadIdx.x) * N;
-  if (!lists.heavy(count) || col >= cols) return;
-  const float* from = partials + lists.partial_row(lists.starts[row]) * cols + col;
-  const int segments = (count + lists.segment - 1) / lists.segment;
-  float sum[N] = {};
-#pragma unroll 4
-  for (int s = 0; s < segments; ++s) {
-    float x[N];
-    load_vector<N>(from + s * cols, x);
-#pragma unroll
-    for (int j = 0; j < N; ++j) sum[j] += x[j];
-  }
-  add_to<N>(dweight.at(row, col), sum, accumulate);
+  if (!lists.heavy(count)) return;
+  const float* from = partials + lists.partial_row(lists.starts[row]) * cols;
+  ColumnTile<N> tile(cols);
+  tile.template add_rows<float>(0, (count + lists.segment - 1) / lists.segment,
+                                [&](int i, int64_t col) { return from + i * cols + col; });
+  tile.store(dweight.at(row, 0), accumulate);
 }
 
 /// Zeros in the rows that no token has.
@@ -255,7 +281,7 @@ void sort_tokens(const Context& ctx, const Lists& lists) {
   count_tokens_kernel<<<blocks, 256, 0, stream>>>(lists);
   place_lists_kernel<<<blocks, 256, 0, stream>>>(lists);
   fill_lists_kernel<<<blocks, 256, 0, stream>>>(lists);
-  sort_lists_kernel<<<blocks, 256, 0, stream>>>(lists);
+  sort_lists_kernel<<<grid_size(ceil_div(lists.tokens * kSortLanes, 256)), 256, 0, stream>>>(lists);
   check_cuda(cudaGetLastError(), "embedding_backward");
 }
 
@@ -263,7 +289,7 @@ template <class T, int N>
 void sum_lists(const Context& ctx, const EmbeddingBackwardArgs& args, const Lists& lists, float* partials) {
   const int64_t width = args.dout.cols;
   const View<float> dweight = view_of<float>(args.dweight);
-  const dim3 grid(grid_size(lists.tokens), grid_size(ceil_div(width, kSumThreads * N)));
+  const dim3 grid = ColumnTile<N>::grid(lists.tokens, width);
   sum_segments_kernel<T, N><<<grid, kSumThreads, 0, stream_of(ctx)>>>(lists, view_of<T>(args.dout), dweight, partials,
                                                                       width, args.accumulate);
   if (lists.tokens > lists.segment)
