@@ -163,21 +163,58 @@ struct NormBackward {
   const float *mean, *rstd;
   float* partials;  // [groups, cols], or [groups, 2 cols]: dweight and dbias
   bool has_bias;
+  int stages;  // rows that a group has in shared memory or on their way there
+
+  __host__ __device__ int tensors_read() const { return dresidual.data != nullptr ? 3 : 2; }
 };
 
-/// Threads of a block whose row it is, such that VPT vectors a thread fit in its registers.
-constexpr int backward_threads(int per_thread) {
-  return per_thread == 1 ? 768 : 512;
+constexpr int kMaxStages = 3;
+
+/// Starts copying a vector to shared memory. In the background where the card can: registers are short here.
+template <class Vector>
+__device__ inline void start_copy(Vector* to, const void* from) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  if constexpr (sizeof(Vector) == 16) {
+    const auto address = static_cast<unsigned>(__cvta_generic_to_shared(to));
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(from) : "memory");
+    return;
+  }
+#endif
+  *to = *static_cast<const Vector*>(from);
+}
+/// Closes the batch of copies that a thread has started.
+__device__ inline void end_batch() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+/// Waits until all of a thread's batches but the last stages - 1 are there.
+__device__ inline void wait_for_batch([[maybe_unused]] int stages) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  static_assert(kMaxStages == 3, "a case for each number of stages");
+  if (stages == 3)
+    asm volatile("cp.async.wait_group 2;" ::: "memory");
+  else if (stages == 2)
+    asm volatile("cp.async.wait_group 1;" ::: "memory");
+  else
+    asm volatile("cp.async.wait_group 0;" ::: "memory");
+#endif
 }
 
-/// A warp for short rows; otherwise a block with the fewest vectors a thread: the sums of dweight and dbias take the
-/// registers, and several blocks a multiprocessor hide each other's waiting better than several rows in one.
-RowLayout backward_layout(int64_t vectors) {
+/// Threads of a block whose row it is, at most, such that VPT vectors a thread fit in its registers: the sums of
+/// dweight and dbias take them.
+constexpr int backward_threads(int per_thread, bool layernorm) {
+  return per_thread == 1 && !layernorm ? 768 : 512;
+}
+
+/// A warp for short rows; otherwise a block with the fewest vectors a thread: several blocks a multiprocessor hide each
+/// other's waiting better than several rows in one.
+RowLayout backward_layout(int64_t vectors, bool layernorm) {
   if (vectors <= 2 * kWarp) return {true, 2, kWarp * kWarpsPerBlock};
   int per_thread = 1;
-  while (per_thread < 4 && threads_for(vectors, per_thread) > backward_threads(per_thread)) per_thread *= 2;
+  while (per_thread < 4 && threads_for(vectors, per_thread) > backward_threads(per_thread, layernorm)) per_thread *= 2;
   const int threads = threads_for(vectors, per_thread);
-  if (threads > backward_threads(per_thread)) refuse_width("norm_backward");
+  if (threads > backward_threads(per_thread, layernorm)) refuse_width("norm_backward");
   return {false, per_thread, threads};
 }
 
@@ -200,12 +237,15 @@ __device__ inline float2 row_sums(float2 x, unsigned round) {
   }
 }
 
-/// A group (a warp or a block) takes every groups-th row, keeps its sums of dweight and dbias in registers, and reads
-/// the next row while it works on this one. With xhat = (sum - mean) rstd and g = dout weight:
+/// A group (a warp or a block) takes every groups-th row, keeps its sums of dweight and dbias in registers, and has the
+/// next rows copied to shared memory while it works on this one; a thread reads only what it copied itself. With xhat =
+/// (sum - mean) rstd and g = dout weight:
 ///   dx = dresidual + rstd (g - mean(g) - xhat mean(g xhat)), for RMSNorm without mean(g).
 template <class T, int N, int VPT, bool kWarpRow, bool kLayernorm>
-__global__ void __launch_bounds__(kWarpRow ? kWarp* kWarpsPerBlock : backward_threads(VPT))
-    norm_backward_kernel(NormBackward<T> p) {
+__global__ void __launch_bounds__(kWarpRow ? kWarp* kWarpsPerBlock : backward_threads(VPT, kLayernorm),
+                                  !kWarpRow && VPT == 1 ? 2 : 1) norm_backward_kernel(NormBackward<T> p) {
+  using Vector = Packed<T, N>;
+  extern __shared__ uint4 shared[];  // [stages, tensors, VPT, threads] vectors
   const int lane = kWarpRow ? threadIdx.x % kWarp : threadIdx.x;
   const int lanes = kWarpRow ? kWarp : blockDim.x;
   const int64_t group = kWarpRow ? static_cast<int64_t>(blockIdx.x) * kWarpsPerBlock + threadIdx.x / kWarp : blockIdx.x;
@@ -213,52 +253,69 @@ __global__ void __launch_bounds__(kWarpRow ? kWarp* kWarpsPerBlock : backward_th
   const int vectors = p.cols / N;
   const float inverse_cols = 1.0f / static_cast<float>(p.cols);
 
-  Packed<T, N> weight[VPT], next_dout[VPT], next_sum[VPT], next_residual[VPT];
+  const int tensor_size = VPT * blockDim.x, stage_size = p.tensors_read() * tensor_size;
+  Vector* const mine = reinterpret_cast<Vector*>(shared) + threadIdx.x;
+  const auto start_row = [&](int64_t row, Vector* stage) {
+    if (row < p.rows) {
+#pragma unroll
+      for (int v = 0; v < VPT; ++v) {
+        const int col = (v * lanes + lane) * N;
+        if (col >= p.cols) break;
+        Vector* to = stage + v * blockDim.x;
+        start_copy(to, p.dout.at(row, col));
+        start_copy(to + tensor_size, p.sum.at(row, col));
+        if (p.dresidual.data != nullptr) start_copy(to + 2 * tensor_size, p.dresidual.at(row, col));
+      }
+    }
+    end_batch();
+  };
+  for (int s = 0; s < p.stages; ++s) start_row(group + s * groups, mine + s * stage_size);
+
+  Vector weight[VPT];
   float dweight[VPT][N] = {};
   float dbias[kLayernorm ? VPT : 1][N] = {};
-  float next_mean = 0, next_rstd = 0;
-  const auto read = [&](int64_t row) {
 #pragma unroll
-    for (int v = 0; v < VPT; ++v) {
-      const int col = (v * lanes + lane) * N;
-      if (col >= p.cols) break;
-      next_dout[v] = Packed<T, N>::load(p.dout.at(row, col));
-      next_sum[v] = Packed<T, N>::load(p.sum.at(row, col));
-      if (p.dresidual.data != nullptr) next_residual[v] = Packed<T, N>::load(p.dresidual.at(row, col));
-    }
+  for (int v = 0; v < VPT; ++v)
+    if (v * lanes + lane < vectors) weight[v] = Vector::load(p.weight + (v * lanes + lane) * N);
+  float next_mean = 0, next_rstd = 0;
+  const auto read_statistics = [&](int64_t row) {
+    if (row >= p.rows) return;
     if (kLayernorm) next_mean = p.mean[row];
     next_rstd = p.rstd[row];
   };
-#pragma unroll
-  for (int v = 0; v < VPT; ++v)
-    if (v * lanes + lane < vectors) weight[v] = Packed<T, N>::load(p.weight + (v * lanes + lane) * N);
-  if (group < p.rows) read(group);
+  read_statistics(group);
 
   unsigned round = 0;
+  int stage_number = 0;
   for (int64_t row = group; row < p.rows; row += groups, ++round) {
+    Vector* const stage = mine + stage_number * stage_size;
+    stage_number = stage_number + 1 == p.stages ? 0 : stage_number + 1;
     const float mean = next_mean, rstd = next_rstd;
-    Packed<T, N> residual[VPT];
-    float g[VPT][N], xhat[VPT][N];
+    read_statistics(row + groups);
+    wait_for_batch(p.stages);
+    // Unpacked before and after the sums: registers are short, shared memory is near.
+    const auto unpack = [&](int v, float(&dy)[N], float(&xhat)[N], float(&w)[N]) {
+      stage[v * blockDim.x].unpack(dy);
+      stage[v * blockDim.x + tensor_size].unpack(xhat);
+      weight[v].unpack(w);
+#pragma unroll
+      for (int j = 0; j < N; ++j) xhat[j] = (xhat[j] - mean) * rstd;
+    };
     float2 sums = make_float2(0, 0);  // of g, and of g xhat
 #pragma unroll
     for (int v = 0; v < VPT; ++v) {
-      residual[v] = next_residual[v];
       if (v * lanes + lane >= vectors) break;
-      float w[N];
-      next_dout[v].unpack(g[v]);
-      next_sum[v].unpack(xhat[v]);
-      weight[v].unpack(w);
+      float dy[N], xhat[N], w[N];
+      unpack(v, dy, xhat, w);
 #pragma unroll
       for (int j = 0; j < N; ++j) {
-        xhat[v][j] = (xhat[v][j] - mean) * rstd;
-        dweight[v][j] += g[v][j] * xhat[v][j];
-        if (kLayernorm) dbias[v][j] += g[v][j];
-        g[v][j] *= w[j];
-        sums.x += g[v][j];
-        sums.y += g[v][j] * xhat[v][j];
+        dweight[v][j] += dy[j] * xhat[j];
+        if (kLayernorm) dbias[v][j] += dy[j];
+        const float g = dy[j] * w[j];
+        sums.x += g;
+        sums.y += g * xhat[j];
       }
     }
-    if (row + groups < p.rows) read(row + groups);
     sums = row_sums<kWarpRow>(sums, round);
     const float mean_g = kLayernorm ? sums.x * inverse_cols : 0.0f;
     const float mean_g_xhat = sums.y * inverse_cols;
@@ -266,16 +323,19 @@ __global__ void __launch_bounds__(kWarpRow ? kWarp* kWarpsPerBlock : backward_th
     for (int v = 0; v < VPT; ++v) {
       const int col = (v * lanes + lane) * N;
       if (col >= p.cols) break;
+      float dx[N], xhat[N], w[N];
+      unpack(v, dx, xhat, w);
 #pragma unroll
-      for (int j = 0; j < N; ++j) g[v][j] = rstd * (g[v][j] - mean_g - xhat[v][j] * mean_g_xhat);
+      for (int j = 0; j < N; ++j) dx[j] = rstd * (dx[j] * w[j] - mean_g - xhat[j] * mean_g_xhat);
       if (p.dresidual.data != nullptr) {
         float r[N];
-        residual[v].unpack(r);
+        stage[v * blockDim.x + 2 * tensor_size].unpack(r);
 #pragma unroll
-        for (int j = 0; j < N; ++j) g[v][j] += r[j];
+        for (int j = 0; j < N; ++j) dx[j] += r[j];
       }
-      store_vector<N>(p.dx.at(row, col), g[v]);
+      store_vector<N>(p.dx.at(row, col), dx);
     }
+    start_row(row + p.stages * groups, stage);
   }
 
   const int64_t width = p.has_bias ? 2 * static_cast<int64_t>(p.cols) : p.cols;
@@ -292,34 +352,59 @@ __global__ void __launch_bounds__(kWarpRow ? kWarp* kWarpsPerBlock : backward_th
 }
 
 /// Groups: enough rows in flight to keep the memory busy, few enough that the partial sums are a small part of the
-/// traffic, and all of them at work at the same time. A multiple of the groups of a block.
+/// traffic, all of them at work at the same time, and all with as many rows. A multiple of the groups of a block.
 template <class T, class Kernel>
-int64_t group_count(const Context& ctx, const NormBackward<T>& p, Kernel kernel, const RowLayout& layout) {
-  constexpr int64_t kBytesInFlight = 96 * 1024;  // of a multiprocessor
+int64_t group_count(const Context& ctx, const NormBackward<T>& p, Kernel kernel, const RowLayout& layout,
+                    int64_t shared_bytes) {
+  constexpr int64_t kBytesInFlight = 48 * 1024;  // of a multiprocessor, counting one row of each group
   const int64_t groups_per_block = layout.warp_row ? kWarpsPerBlock : 1;
-  const int64_t read_bytes = int64_t{p.cols} * static_cast<int64_t>(sizeof(T)) * (p.dresidual.data != nullptr ? 3 : 2);
+  const int64_t read_bytes = int64_t{p.cols} * static_cast<int64_t>(sizeof(T)) * p.tensors_read();
   int resident = 0;
-  check_cuda(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, kernel, layout.threads, 0), "norm_backward");
+  check_cuda(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, kernel, layout.threads,
+                                                           static_cast<std::size_t>(shared_bytes)),
+             "norm_backward");
   const int64_t wanted = ceil_div(kBytesInFlight, read_bytes * groups_per_block);
   const int64_t partial_bytes = int64_t{p.cols} * 4 * (p.has_bias ? 2 : 1) * groups_per_block;
-  const int64_t blocks = std::min({std::min<int64_t>(wanted, resident) * sm_count(ctx),
-                                   ceil_div(p.rows, groups_per_block), ctx.workspace_bytes / partial_bytes});
-  return std::max<int64_t>(blocks, 1) * groups_per_block;
+  const int64_t blocks =
+      std::min(std::min<int64_t>(wanted, resident) * sm_count(ctx), ctx.workspace_bytes / partial_bytes);
+  const int64_t rounds = ceil_div(p.rows, std::max<int64_t>(blocks, 1) * groups_per_block);
+  return ceil_div(ceil_div(p.rows, rounds), groups_per_block) * groups_per_block;
+}
+
+/// Allows the kernel its shared memory for as many stages as the card has room for. Returns the bytes.
+template <class T, class Kernel>
+int64_t choose_stages(const Context& ctx, NormBackward<T>& p, Kernel kernel, const RowLayout& layout,
+                      int64_t vector_bytes) {
+  constexpr int64_t kStatic = 1024;  // the kernel's other shared memory, at most
+  int limit = 0;
+  check_cuda(cudaDeviceGetAttribute(&limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, ctx.device.index),
+             "norm_backward");
+  const int64_t stage = p.tensors_read() * int64_t{layout.per_thread} * layout.threads * vector_bytes;
+  p.stages = static_cast<int>(std::min<int64_t>(kMaxStages, (limit - kStatic) / stage));
+  if (p.stages == 0)
+    fail(ExitCode::config, "norm_backward: a row of {} elements needs {} bytes of shared memory, this card has {}",
+         p.cols, stage, limit - kStatic);
+  const int64_t bytes = p.stages * stage;
+  check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)),
+             "norm_backward");
+  return bytes;
 }
 
 template <class T, int N, int VPT, bool kWarpRow, bool kLayernorm>
 void launch_backward(const Context& ctx, NormBackward<T> p, const RowLayout& layout, const ColumnTargets& to) {
   const auto kernel = norm_backward_kernel<T, N, VPT, kWarpRow, kLayernorm>;
-  const int64_t groups = group_count(ctx, p, kernel, layout);
+  const int64_t shared = choose_stages(ctx, p, kernel, layout, sizeof(Packed<T, N>));
+  const int64_t groups = group_count(ctx, p, kernel, layout, shared);
   p.partials = static_cast<float*>(workspace(ctx, groups * (to.first_cols + to.second_cols) * 4, "norm_backward"));
-  kernel<<<grid_size(groups / (kWarpRow ? kWarpsPerBlock : 1)), layout.threads, 0, stream_of(ctx)>>>(p);
+  kernel<<<grid_size(groups / (kWarpRow ? kWarpsPerBlock : 1)), layout.threads, static_cast<std::size_t>(shared),
+           stream_of(ctx)>>>(p);
   check_cuda(cudaGetLastError(), "norm_backward");
   add_partials(ctx, p.partials, groups, to);
 }
 
 template <class T, int N, bool kLayernorm>
 void backward(const Context& ctx, const NormBackward<T>& p, const ColumnTargets& to) {
-  const RowLayout layout = backward_layout(p.cols / N);
+  const RowLayout layout = backward_layout(p.cols / N, kLayernorm);
   if (layout.warp_row) return launch_backward<T, N, 2, true, kLayernorm>(ctx, p, layout, to);
   switch (layout.per_thread) {
     case 1:
@@ -395,7 +480,8 @@ void norm_backward(const Context& ctx, const NormBackwardArgs& args) {
                             layernorm ? vector_of<float>(args.mean, "norm_backward: mean", tokens) : nullptr,
                             vector_of<float>(args.rstd, "norm_backward: rstd", tokens),
                             nullptr,
-                            dbias != nullptr};
+                            dbias != nullptr,
+                            1};
     TRAINER_CHECK(p.weight != nullptr && p.rstd != nullptr && (p.mean != nullptr) == layernorm,
                   "norm_backward: weight, rstd or mean is absent");
     const bool vectors =

@@ -71,22 +71,28 @@ void column_sums(const Context& ctx, const BiasBackwardArgs& args, float* dbias)
   add_partials(ctx, partials, parts, {dbias, cols, nullptr, 0, args.accumulate});
 }
 
-/// A block of 32 x 32 takes 32 columns; its warps take parts in turn and are added in order, in double.
-__global__ void __launch_bounds__(1024) add_partials_kernel(const float* partials, int64_t parts, ColumnTargets to) {
-  __shared__ double sums[kWarp][kWarp + 1];
+constexpr int kAddThreads = 512;
+constexpr int kAddColumns = 8;  // of a block: the 32 bytes that memory hands out at least
+
+/// A block's threads take parts in turn and are added in a fixed order, in double: 4 of a warp, then the warps.
+__global__ void __launch_bounds__(kAddThreads)
+    add_partials_kernel(const float* partials, int64_t parts, ColumnTargets to) {
+  __shared__ double sums[kAddThreads / kWarp][kAddColumns];
   const int64_t cols = to.first_cols + to.second_cols;
-  const int64_t col = static_cast<int64_t>(blockIdx.x) * kWarp + threadIdx.x;
+  const int64_t col = static_cast<int64_t>(blockIdx.x) * kAddColumns + threadIdx.x % kAddColumns;
   double sum = 0;
   if (col < cols) {
 #pragma unroll 8
-    for (int64_t part = threadIdx.y; part < parts; part += kWarp)
+    for (int64_t part = threadIdx.x / kAddColumns; part < parts; part += kAddThreads / kAddColumns)
       sum += static_cast<double>(partials[part * cols + col]);
   }
-  sums[threadIdx.y][threadIdx.x] = sum;
+  for (int offset = kAddColumns; offset < kWarp; offset *= 2) sum += __shfl_xor_sync(0xffffffffu, sum, offset);
+  if (threadIdx.x % kWarp < kAddColumns) sums[threadIdx.x / kWarp][threadIdx.x % kWarp] = sum;
   __syncthreads();
-  if (threadIdx.y != 0 || col >= cols) return;
+  if (threadIdx.x >= kAddColumns || col >= cols) return;
   double total = 0;
-  for (int w = 0; w < kWarp; ++w) total += sums[w][threadIdx.x];
+#pragma unroll
+  for (int w = 0; w < kAddThreads / kWarp; ++w) total += sums[w][threadIdx.x];
   float* out = col < to.first_cols ? to.first + col : to.second + (col - to.first_cols);
   *out = static_cast<float>((to.accumulate ? static_cast<double>(*out) : 0.0) + total);
 }
@@ -173,8 +179,8 @@ __global__ void __launch_bounds__(kMaxNormBlocks)
 }  // namespace
 
 void add_partials(const Context& ctx, const float* partials, int64_t parts, const ColumnTargets& to) {
-  const unsigned blocks = grid_size(ceil_div(to.first_cols + to.second_cols, kWarp));
-  add_partials_kernel<<<blocks, dim3(kWarp, kWarp), 0, stream_of(ctx)>>>(partials, parts, to);
+  const unsigned blocks = grid_size(ceil_div(to.first_cols + to.second_cols, kAddColumns));
+  add_partials_kernel<<<blocks, kAddThreads, 0, stream_of(ctx)>>>(partials, parts, to);
   check_cuda(cudaGetLastError(), "add_partials");
 }
 

@@ -110,7 +110,8 @@ void time_rows(Bench& bench) {
   const Dtype t = Dtype::bf16;
   const std::int64_t nc = kTokens * kHidden;
   for (const auto& [name, kind, tokens, width] :
-       {std::tuple{"rmsnorm 8192x3072", NormKind::rmsnorm, kTokens, kHidden},
+       {std::tuple{"rmsnorm 16384x2048", NormKind::rmsnorm, std::int64_t{16384}, std::int64_t{2048}},
+        std::tuple{"rmsnorm 8192x3072", NormKind::rmsnorm, kTokens, kHidden},
         std::tuple{"rmsnorm 8192x5120", NormKind::rmsnorm, kTokens, std::int64_t{5120}},
         std::tuple{"layernorm 65536x768", NormKind::layernorm, std::int64_t{65536}, std::int64_t{768}},
         std::tuple{"layernorm 16384x1600", NormKind::layernorm, std::int64_t{16384}, std::int64_t{1600}}}) {
