@@ -272,7 +272,7 @@ std::int64_t GemmTable::use(const std::string& text) {
     words >> card >> version >> shape_word >> hex;
     GemmShape shape;
     Choice choice{.tuned = true, .separate = hex == kSeparate};
-    if (card + " " + version != environment_ || !parse_shape(shape_word, shape)) continue;
+    if (fmt::format("{} {}", card, version) != environment_ || !parse_shape(shape_word, shape)) continue;
     if (!choice.separate && !parse_hex(hex, choice.algorithm)) continue;
     choices_[shape] = choice;
     ++taken;
