@@ -1,8 +1,11 @@
 #include <cstdio>
 #include <fstream>
+#include <memory>
+#include <utility>
 
 #include "core/runtime/fault.h"
 #include "core/train/bench.h"
+#include "core/train/comm_bench.h"
 #include "core/train/reporting/tables.h"
 #include "core/train/reporting/throughput.h"
 #include "launch/bootstrap.h"
@@ -17,6 +20,17 @@ void write_line(const std::string& path, const std::string& line) {
   std::ofstream file(path, std::ios::app);
   file << line << '\n';
   if (!file.flush()) fail(ExitCode::other, "cannot write to '{}'", path);
+}
+
+ExitCode bench_comm(const BenchCommandOptions& options, const Config& config, const Context& ctx, bool lead,
+                    std::unique_ptr<Communicator> world) {
+  const Mesh mesh(std::move(world), mesh_shape(config));
+  if (mesh.world().size() == 1) fail(ExitCode::config, "bench --comm needs several ranks: start it with mpirun");
+  const auto times = run_comm_bench(ctx, mesh, options.comm_max_mib << 20);
+  if (!lead) return ExitCode::ok;
+  fmt::print("{}", comm_report(times));
+  if (!options.json.empty()) write_line(options.json, comm_json(times));
+  return ExitCode::ok;
 }
 
 }  // namespace
@@ -36,7 +50,9 @@ ExitCode command_bench(const BenchCommandOptions& options, Bootstrap& bootstrap)
     device.total_bytes = properties.total_bytes;
   }
   const bool lead = bootstrap.rank() == 0;
-  Engine engine(config, ctx, bootstrap.world(ctx.device, {.timeout_seconds = config.comm.timeout_seconds}), no_fault);
+  auto world = bootstrap.world(ctx.device, {.timeout_seconds = config.comm.timeout_seconds});
+  if (options.comm) return bench_comm(options, config, ctx, lead, std::move(world));
+  Engine engine(config, ctx, std::move(world), no_fault);
   if (lead) {
     fmt::print("{}\n{}\n{}\n", model_table(config.model, engine.model().layout().global_numel()),
                memory_table(engine.memory_estimate()),

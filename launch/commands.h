@@ -24,7 +24,9 @@ struct PlanOptions {
 struct BenchCommandOptions {
   ConfigOptions config;
   BenchOptions bench;
-  std::string json;  // file that gets a line; empty: none
+  std::string json;   // file that gets a line; empty: none
+  bool comm = false;  // the groups' communication alone
+  std::int64_t comm_max_mib = 1024;
 };
 
 struct DataCheckOptions {

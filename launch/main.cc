@@ -125,6 +125,11 @@ struct CommandLine {
     bench->add_option("--floor-seconds", options.floor_seconds, "How long the floor is replayed; 0: not at all")
         ->capture_default_str()
         ->check(CLI::NonNegativeNumber);
+    bench->add_flag("--comm", bench_options.comm,
+                    "Instead of steps: all-reduce, all-gather and reduce-scatter over the groups of the job");
+    bench->add_option("--comm-max-mib", bench_options.comm_max_mib, "Largest size of --comm")
+        ->capture_default_str()
+        ->check(CLI::Range(1, 1 << 16));
     bench->add_option("--json", bench_options.json, "File that gets the result as a line of JSON");
   }
 

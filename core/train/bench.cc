@@ -91,11 +91,10 @@ double median(std::vector<double> values) {
   return *middle;
 }
 
-void time_steps(Engine& engine, Steps& steps, std::int64_t count, BenchResult& result) {
-  const Context& ctx = engine.context();
+/// Milliseconds of each of `count` steps on the device.
+std::vector<double> time_steps(const Context& ctx, Steps& steps, std::int64_t count) {
   std::vector<Event> marks;
   for (std::int64_t i = 0; i <= count; ++i) marks.emplace_back(ctx.device);
-  const double waited = steps.wait_ms();
   marks.front().record(ctx);
   for (std::int64_t i = 0; i < count; ++i) {
     steps.queue();
@@ -103,10 +102,19 @@ void time_steps(Engine& engine, Steps& steps, std::int64_t count, BenchResult& r
     if (i > 0) marks[static_cast<std::size_t>(i)].synchronize();  // as the trainer does: never far ahead of the device
   }
   marks.back().synchronize();
-  for (std::size_t i = 1; i < marks.size(); ++i) result.step_ms.push_back(marks[i].milliseconds_since(marks[i - 1]));
-  result.median_ms = median(result.step_ms);
-  result.min_ms = *std::min_element(result.step_ms.begin(), result.step_ms.end());
-  result.data_wait_ms = (steps.wait_ms() - waited) / static_cast<double>(count);
+  std::vector<double> ms;
+  for (std::size_t i = 1; i < marks.size(); ++i) ms.push_back(marks[i].milliseconds_since(marks[i - 1]));
+  return ms;
+}
+
+/// The same steps with nothing communicated: weights and gradients are wrong, the work is the same.
+double time_alone(Engine& engine, Steps& steps, std::int64_t count) {
+  engine.skip_communication(true);
+  steps.queue();
+  const double ms = median(time_steps(engine.context(), steps, count));
+  engine.skip_communication(false);
+  engine.mesh().world().barrier();
+  return ms;
 }
 
 void add_slices(const std::vector<OpProfiler::Slice>& slices, double weight, BenchResult& result) {
@@ -164,16 +172,21 @@ BenchResult run_bench(Engine& engine, const BenchOptions& options, const BenchDe
   synchronize(ctx);
 
   ClockMonitor monitor(device.pci_bus_id);
-  time_steps(engine, steps, options.steps, result);
+  const double waited = steps.wait_ms();
+  result.step_ms = time_steps(ctx, steps, options.steps);
   result.clocks = monitor.mean_since_last();
+  result.data_wait_ms = (steps.wait_ms() - waited) / static_cast<double>(options.steps);
+  result.median_ms = median(result.step_ms);
+  result.min_ms = *std::min_element(result.step_ms.begin(), result.step_ms.end());
   result.tokens_per_second = 1e3 * tokens / result.median_ms;
   result.tflops = flops / (1e9 * result.median_ms);
   result.mfu = mfu_of(result.median_ms);
   if (ctx.device.kind == DeviceKind::cuda)
     result.device_bytes = device.total_bytes - device_properties(ctx.device).free_bytes;
 
+  if (engine.mesh().world().size() > 1) result.alone_ms = time_alone(engine, steps, options.steps);
   const auto calls = profile_steps(engine, steps, options.profiled_steps, result);
-  if (options.floor_seconds > 0 && engine.mesh().world().size() == 1) {
+  if (options.floor_seconds > 0) {
     monitor.mean_since_last();
     result.floor = replay_floor(ctx, calls, options.floor_seconds);
     result.floor_mfu = mfu_of(result.floor->median_ms);

@@ -43,6 +43,8 @@ struct BenchResult {
   double tflops = 0.0;             // model TFLOP/s of one device
   std::optional<double> mfu;
   std::optional<ClockSample> clocks;  // during the timed steps
+  /// Median of as many steps that communicate nothing; several ranks only. Their difference is exposed communication.
+  std::optional<double> alone_ms;
 
   double profiled_ms = 0.0;                // mean length of a profiled step; the rows below add up to it
   std::array<double, kOpKinds> kind_ms{};  // by OpKind

@@ -37,6 +37,10 @@ std::string speed_table(const BenchResult& r) {
   table.row({"tokens/s", fmt::format("{:.0f}", r.tokens_per_second)});
   table.row({"model TFLOP/s a device", fmt::format("{:.1f}", r.tflops)});
   table.row({"MFU", mfu_text(r.mfu)});
+  if (r.alone_ms)
+    table.row({"exposed communication",
+               fmt::format("{:.2f} ms, {} of the step; {:.2f} ms without any", r.median_ms - *r.alone_ms,
+                           percent(1 - *r.alone_ms / r.median_ms), *r.alone_ms)});
   table.row({"clock, power", clock_text(r.clocks)});
   if (r.floor) {
     table.row({"floor", fmt::format("{:.2f} ms, MFU {}; {} replays at {}", r.floor->median_ms, mfu_text(r.floor_mfu),
@@ -53,7 +57,7 @@ std::string split_table(const BenchResult& r) {
   };
   for (const OpKind kind : {OpKind::gemm, OpKind::attention, OpKind::memory_bound, OpKind::optimizer})
     row(op_kind_name(kind), r.kind_ms[static_cast<std::size_t>(kind)]);
-  row("exposed communication", r.kind_ms[static_cast<std::size_t>(OpKind::communication)]);
+  row("communication, in turn", r.kind_ms[static_cast<std::size_t>(OpKind::communication)]);
   row("between ops", r.gap_ms);
   row("step, profiled", r.profiled_ms);
   table.row({"data wait (host)", milliseconds(r.data_wait_ms), percent(r.data_wait_ms / r.profiled_ms)});
@@ -119,6 +123,7 @@ std::string bench_json(const Config& config, const BenchResult& r, const MemoryE
                                  {"tokens_per_second", r.tokens_per_second},
                                  {"tflops", r.tflops},
                                  {"mfu", optional_json(r.mfu)},
+                                 {"step_ms_without_communication", optional_json(r.alone_ms)},
                                  {"clocks", clock_json(r.clocks)},
                                  {"profiled_ms", r.profiled_ms},
                                  {"split_ms", split},

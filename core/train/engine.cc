@@ -10,6 +10,7 @@
 #include "optim/update_state.h"
 #include "parallel/host_exchange.h"
 #include "parallel/profiled_communicator.h"
+#include "parallel/skipping_communicator.h"
 
 namespace trainer {
 LoaderShape loader_shape(const Config& config, const Mesh& mesh) {
@@ -25,7 +26,8 @@ Engine::Engine(const Config& config, Context ctx, std::unique_ptr<Communicator> 
     : config_(config),
       ctx_(ctx),
       fault_(fault),
-      mesh_(std::make_unique<ProfiledCommunicator>(std::move(world)), mesh_shape(config)),
+      mesh_(std::make_unique<ProfiledCommunicator>(std::make_unique<SkippingCommunicator>(std::move(world), skips_)),
+            mesh_shape(config)),
       tp_(mesh_.tp(), config.parallelism.sequence_parallel),
       queue_(ctx, config.comm.overlap),
       grad_scale_(1.0 / static_cast<double>(config.train.global_batch_size * config.train.seq_length)),

@@ -81,6 +81,10 @@ class Engine {
   /// communication too.
   void set_profiler(OpProfiler* profiler);
 
+  /// True: nothing is communicated from now on, to measure what that saves. The same on all ranks; results are wrong
+  /// from then on.
+  void skip_communication(bool skip) { *skips_ = skip; }
+
   /// Copies a micro-batch to the device. The result is valid until the next upload.
   Batch upload(const MicroBatch& micro_batch) const;
 
@@ -94,6 +98,7 @@ class Engine {
   Config config_;
   Context ctx_;
   const FaultPlan& fault_;
+  std::shared_ptr<bool> skips_ = std::make_shared<bool>(false);
   Mesh mesh_;
   TensorParallel tp_;
   CommQueue queue_;

@@ -66,7 +66,7 @@ TEST(Bench, PartsAddUpAndProductsAreThoseOfTheModel) {
   EXPECT_EQ(json.at("ops").size(), result.ops.size());
   const std::string report = bench_report(config, result, engine.memory_estimate(), device);
   for (const char* row :
-       {"GEMM", "attention", "memory-bound", "optimizer", "exposed communication", "share of the floor"})
+       {"GEMM", "attention", "memory-bound", "optimizer", "communication, in turn", "share of the floor"})
     EXPECT_NE(report.find(row), std::string::npos) << row << "\n" << report;
 }
 
