@@ -207,6 +207,11 @@ constexpr int backward_threads(int per_thread, bool layernorm) {
   return per_thread == 1 && !layernorm ? 768 : 512;
 }
 
+/// Blocks that the registers of a multiprocessor must have room for; 0: as many as the compiler sees fit.
+constexpr int backward_blocks(bool warp_row, int per_thread, bool layernorm) {
+  return !warp_row && per_thread == 1 && layernorm ? 2 : 0;
+}
+
 /// A warp for short rows; otherwise a block with the fewest vectors a thread: several blocks a multiprocessor hide each
 /// other's waiting better than several rows in one.
 RowLayout backward_layout(int64_t vectors, bool layernorm) {
@@ -243,7 +248,7 @@ __device__ inline float2 row_sums(float2 x, unsigned round) {
 ///   dx = dresidual + rstd (g - mean(g) - xhat mean(g xhat)), for RMSNorm without mean(g).
 template <class T, int N, int VPT, bool kWarpRow, bool kLayernorm>
 __global__ void __launch_bounds__(kWarpRow ? kWarp* kWarpsPerBlock : backward_threads(VPT, kLayernorm),
-                                  !kWarpRow && VPT == 1 ? 2 : 1) norm_backward_kernel(NormBackward<T> p) {
+                                  backward_blocks(kWarpRow, VPT, kLayernorm)) norm_backward_kernel(NormBackward<T> p) {
   using Vector = Packed<T, N>;
   extern __shared__ uint4 shared[];  // [stages, tensors, VPT, threads] vectors
   const int lane = kWarpRow ? threadIdx.x % kWarp : threadIdx.x;
@@ -367,8 +372,8 @@ int64_t group_count(const Context& ctx, const NormBackward<T>& p, Kernel kernel,
   const int64_t partial_bytes = int64_t{p.cols} * 4 * (p.has_bias ? 2 : 1) * groups_per_block;
   const int64_t blocks =
       std::min(std::min<int64_t>(wanted, resident) * sm_count(ctx), ctx.workspace_bytes / partial_bytes);
-  const int64_t rounds = ceil_div(p.rows, std::max<int64_t>(blocks, 1) * groups_per_block);
-  return ceil_div(ceil_div(p.rows, rounds), groups_per_block) * groups_per_block;
+  const int64_t rounds = std::max<int64_t>(ceil_div(p.rows, std::max<int64_t>(blocks, 1) * groups_per_block), 1);
+  return std::max<int64_t>(ceil_div(ceil_div(p.rows, rounds), groups_per_block), 1) * groups_per_block;
 }
 
 /// Allows the kernel its shared memory for as many stages as the card has room for. Returns the bytes.
