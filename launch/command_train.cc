@@ -1,3 +1,4 @@
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <utility>
@@ -32,6 +33,10 @@ ExitCode command_train(const ConfigOptions& options, Bootstrap& bootstrap) {
   identity.host = bootstrap.host();
   identity.pid = static_cast<int>(getpid());
   identity.device = device.description();
+  const DeviceProperties& card = device.properties();
+  identity.pci = card.pci_bus_id;
+  if (card.numa_node >= 0) identity.numa = std::to_string(card.numa_node);
+  identity.nvlink = fmt::format("{}", fmt::join(card.nvlink_peers, " "));
   const Launch launch{.ctx = ctx,
                       .identity = identity,
                       .versions = version_text(),

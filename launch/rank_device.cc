@@ -65,8 +65,8 @@ RankDevice::RankDevice(DeviceChoice choice, int local_rank, int local_size) : de
   context_ = device_->context();
   backend_ = make_cuda_backend(context_);
   context_.backend = backend_.get();
-  card_ = device_properties(device).name;
-  description_ = fmt::format("cuda:{} {}", device.index, card_);
+  properties_ = device_properties(device);
+  description_ = fmt::format("cuda:{} {}", device.index, properties_.name);
 }
 
 }  // namespace trainer

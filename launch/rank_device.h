@@ -20,14 +20,16 @@ class RankDevice {
   /// "cuda:0 NVIDIA H200", "cpu (2 threads)"
   const std::string& description() const { return description_; }
   /// CUDA's name of the card; empty on the CPU.
-  const std::string& card() const { return card_; }
+  const std::string& card() const { return properties_.name; }
+  /// Empty on the CPU.
+  const DeviceProperties& properties() const { return properties_; }
 
  private:
   std::unique_ptr<DeviceContext> device_;
   std::shared_ptr<CudaBackend> backend_;
   Context context_;
   std::string description_;
-  std::string card_;
+  DeviceProperties properties_;
 };
 
 }  // namespace trainer

@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "core/runtime/context.h"
 
@@ -21,6 +22,8 @@ struct DeviceProperties {
   std::int64_t total_bytes = 0;
   std::int64_t free_bytes = 0;  // now
   std::string pci_bus_id;
+  int numa_node = -1;             // of the host, -1: not known
+  std::vector<int> nvlink_peers;  // cards that it reaches over NVLink, of those that this process sees
 };
 /// Of a CUDA device. Throws Error(config) when there is no such card.
 DeviceProperties device_properties(Device device);

@@ -1,7 +1,12 @@
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <array>
+#include <cctype>
 #include <cstring>
+#include <fstream>
+#include <string>
+#include <vector>
 
 #include "core/runtime/cuda_check.h"
 #include "core/runtime/cuda_device.h"
@@ -43,6 +48,28 @@ std::int64_t free_bytes() {
   return static_cast<std::int64_t>(free);
 }
 
+/// What the kernel says about the place of a PCI device; -1 when it does not.
+int numa_node(std::string pci_bus_id) {
+  std::transform(pci_bus_id.begin(), pci_bus_id.end(), pci_bus_id.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  int node = -1;
+  std::ifstream file("/sys/bus/pci/devices/" + pci_bus_id + "/numa_node");
+  return file >> node ? node : -1;
+}
+
+/// Between cards, atomic operations exist over NVLink only.
+std::vector<int> nvlink_peers(int index, int cards) {
+  std::vector<int> peers;
+  for (int other = 0; other < cards; ++other) {
+    int atomics = 0;
+    if (other == index) continue;
+    check_cuda(cudaDeviceGetP2PAttribute(&atomics, cudaDevP2PAttrNativeAtomicSupported, index, other),
+               "cudaDeviceGetP2PAttribute");
+    if (atomics != 0) peers.push_back(other);
+  }
+  return peers;
+}
+
 }  // namespace
 
 int count() {
@@ -71,7 +98,9 @@ DeviceProperties properties(int index) {
           .sm_count = attribute(cudaDevAttrMultiProcessorCount, index),
           .total_bytes = static_cast<std::int64_t>(found.totalGlobalMem),
           .free_bytes = free_bytes(),
-          .pci_bus_id = bus.data()};
+          .pci_bus_id = bus.data(),
+          .numa_node = numa_node(bus.data()),
+          .nvlink_peers = nvlink_peers(index, cards)};
 }
 
 void make_current(int index) {

@@ -38,7 +38,8 @@ std::optional<TokenDataset> open_validation(const Config& config, PhaseTimes& st
 }
 
 std::string serialise(const RankRow& row) {
-  return fmt::format("{}\n{}\n{}\n{}\n{}\n{}", row.rank, row.host, row.pid, row.device, row.tp, row.dp);
+  return fmt::format("{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}", row.rank, row.host, row.pid, row.device, row.tp, row.dp,
+                     row.pci, row.numa, row.nvlink);
 }
 
 RankRow parse_rank_row(const std::string& text) {
@@ -49,8 +50,16 @@ RankRow parse_rank_row(const std::string& text) {
     else
       lines.back() += c;
   }
-  TRAINER_CHECK(lines.size() == 6, "a rank described itself as '{}'", text);
-  return {std::stoi(lines[0]), lines[1], std::stoi(lines[2]), lines[3], std::stoi(lines[4]), std::stoi(lines[5])};
+  TRAINER_CHECK(lines.size() == 9, "a rank described itself as '{}'", text);
+  return {.rank = std::stoi(lines[0]),
+          .host = lines[1],
+          .pid = std::stoi(lines[2]),
+          .device = lines[3],
+          .tp = std::stoi(lines[4]),
+          .dp = std::stoi(lines[5]),
+          .pci = lines[6],
+          .numa = lines[7],
+          .nvlink = lines[8]};
 }
 
 }  // namespace

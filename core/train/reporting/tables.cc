@@ -80,10 +80,16 @@ std::string Table::text() const {
 }
 
 std::string ranks_table(const std::vector<RankRow>& rows) {
-  Table table("Ranks", {"rank", "host", "pid", "device", "tp", "dp"});
-  for (const RankRow& r : rows)
-    table.row(
-        {std::to_string(r.rank), r.host, std::to_string(r.pid), r.device, std::to_string(r.tp), std::to_string(r.dp)});
+  const bool gpus = std::any_of(rows.begin(), rows.end(), [](const RankRow& r) { return !r.pci.empty(); });
+  std::vector<std::string> header = {"rank", "host", "pid", "device", "tp", "dp"};
+  if (gpus) header.insert(header.end(), {"pci", "numa", "nvlink"});
+  Table table("Ranks", header);
+  for (const RankRow& r : rows) {
+    std::vector<std::string> row = {
+        std::to_string(r.rank), r.host, std::to_string(r.pid), r.device, std::to_string(r.tp), std::to_string(r.dp)};
+    if (gpus) row.insert(row.end(), {r.pci, r.numa, r.nvlink});
+    table.row(row);
+  }
   return table.text();
 }
 

@@ -39,6 +39,10 @@ struct RankRow {
   std::string device;  // "cpu (1 thread)", "cuda:0 NVIDIA H200"
   int tp = 0;
   int dp = 0;
+  // GPUs only:
+  std::string pci;     // bus id
+  std::string numa;    // node of the host
+  std::string nvlink;  // numbers of the cards that are reached over NVLink
 };
 std::string ranks_table(const std::vector<RankRow>& rows);
 

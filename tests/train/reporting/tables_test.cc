@@ -40,6 +40,13 @@ TEST(Tables, AlignsColumns) {
             "    10  b       12345  cuda:0 NVIDIA H200   1   0\n");
 }
 
+TEST(Tables, GpusHaveAPlace) {
+  EXPECT_EQ(ranks_table({{.host = "a", .device = "cuda:0", .pci = "0000:1B:00.0", .numa = "0", .nvlink = "1 2"}}),
+            "Ranks\n"
+            "  rank  host  pid  device  tp  dp  pci           numa  nvlink\n"
+            "     0  a       0  cuda:0   0   0  0000:1B:00.0     0  1 2\n");
+}
+
 TEST(Tables, ARowOfAnotherLengthIsRefused) {
   Table table("t", {"a", "b"});
   EXPECT_THROW(table.row({"only one"}), Error);
