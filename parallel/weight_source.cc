@@ -68,9 +68,11 @@ Tensor GatheringWeights::shard(int block) {
   return shards_[static_cast<std::size_t>(block)];
 }
 
-void GatheringWeights::updated(const Context& /*ctx*/, int block) {
+/// The next pass begins with the first two blocks: they are fetched while the others are still updated.
+void GatheringWeights::updated(const Context& ctx, int block) {
   Slot& slot = this->slot(block);
   if (slot.block == block) slot.block = kNone;
+  if (block < 2) prefetch(ctx, block);
 }
 
 }  // namespace trainer

@@ -57,6 +57,7 @@ struct Pass {
   const Batch& batch;
   std::uint64_t dropout_key = 0;  // of (seed, step)
   bool dropout = false;           // off in evaluation
+  bool another_follows = false;   // with the same weights: those that it begins with can be fetched early
 };
 
 /// The parameters of one block while they are acquired: flat buffers seen through the layout. `grads` is absent in a

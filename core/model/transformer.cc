@@ -130,6 +130,7 @@ void Transformer::train(const Pass& pass, WeightSource& weights, GradSink& sink,
     head_.train(pass, params, shape_, weight, stream, head_work_, sums, grad_scale, state, d_);
   });
   sink.ready(pass.ctx, head_block());
+  if (pass.another_follows) weights.prefetch(pass.ctx, 0);
   for (int layer = static_cast<int>(blocks_.size()) - 1; layer >= 0; --layer) {
     const int block = layer + 1;
     const auto i = static_cast<std::size_t>(layer);

@@ -84,8 +84,10 @@ void Engine::compute_gradients(const MicroBatchSource& source, std::int64_t step
                   micro_batch.step, micro_batch.micro);
     if (observer_) observer_(micro_batch);
     const Batch batch = upload(micro_batch);
-    const Pass pass{.ctx = ctx_, .tp = tp_, .batch = batch, .dropout_key = dropout_key, .dropout = true};
-    parts_->sink.begin_micro_batch(micro == 0, micro == accumulation - 1);
+    const bool last = micro == accumulation - 1;
+    const Pass pass{
+        .ctx = ctx_, .tp = tp_, .batch = batch, .dropout_key = dropout_key, .dropout = true, .another_follows = !last};
+    parts_->sink.begin_micro_batch(micro == 0, last);
     parts_->model.train(pass, *parts_->weights, parts_->sink, parts_->sums, grad_scale_, device_state());
   }
   parts_->sink.finish(ctx_);

@@ -53,6 +53,16 @@ std::vector<std::string> with(std::vector<std::string> sets, const std::vector<s
   return sets;
 }
 
+std::vector<std::string> narrow_14b(bool tied) {
+  return {"model.hidden_size=80",
+          "model.num_layers=5",
+          "model.num_attention_heads=40",
+          "model.num_key_value_heads=8",
+          "model.head_dim=8",
+          "model.intermediate_size=216",
+          fmt::format("model.tie_word_embeddings={}", tied)};
+}
+
 LayoutRun run_alone(const Context& ctx, const std::string& family, const std::vector<std::string>& sets) {
   const Config config = family_config(family, with(Layout{}.sets(), sets), 1);
   const FaultPlan no_fault;

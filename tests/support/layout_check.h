@@ -34,6 +34,10 @@ constexpr LayoutTolerance kFloat32Layout{1e-5, 1e-5, 1e-7, false};
 
 std::vector<std::string> with(std::vector<std::string> sets, const std::vector<std::string>& more);
 
+/// Of the family qwen2: Qwen2.5-14B with a 64th of its width and 5 of its 48 layers: 40 query heads, 8 key/value heads,
+/// biases on q, k and v. The real one is not tied.
+std::vector<std::string> narrow_14b(bool tied);
+
 /// Five steps of one process on the device of `ctx`. Communicates with nobody.
 LayoutRun run_alone(const Context& ctx, const std::string& family, const std::vector<std::string>& sets);
 

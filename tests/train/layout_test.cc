@@ -86,6 +86,24 @@ TEST(Layout, DeepModel) {
   run_sample("llama3", {"model.num_layers=5"}, kFloat64Layout);
   run_sample("qwen2", {"model.num_layers=4"}, kFloat64Layout);
 }
+/// The shape of a 14B model in the layouts that 4 and 8 GPUs would have.
+TEST(Layout, Narrow14B) {
+  const int ranks = test_world().size();
+  if (ranks < 4) GTEST_SKIP() << "needs 4 ranks";
+  const LayoutRun expected = run_alone({}, "qwen2", narrow_14b(false));
+  for (const Layout& layout :
+       {Layout{.tp = ranks, .sequence_parallel = true, .recompute = "selective"},
+        Layout{.tp = ranks, .accumulation = 2}, Layout{.dp = ranks, .zero_stage = 1, .recompute = "selective"},
+        Layout{.dp = ranks, .zero_stage = 3, .accumulation = 2},
+        Layout{.dp = 2, .tp = ranks / 2, .sequence_parallel = true, .zero_stage = 1},
+        Layout{.dp = 2,
+        .tp = ranks / 2,
+        .sequence_parallel = true,
+        .zero_stage = 3,
+        .accumulation = 2,
+        .recompute = "selective"}})
+    expect_equal_to_one_process("qwen2", layout, narrow_14b(false), expected, kFloat64Layout);
+}
 TEST(Layout, Float32) {
   run_sample("llama3", {"precision.dtype=float32"}, kFloat32Layout);
   run_sample("gpt2", {"precision.dtype=float32"}, kFloat32Layout);

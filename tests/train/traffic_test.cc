@@ -1,0 +1,118 @@
+// Bytes that a training step communicates, against the formulas of docs/performance.md.
+#include <gtest/gtest.h>
+
+#include "parallel/recording_communicator.h"
+#include "tests/support/layout_check.h"
+#include "tests/support/mpi_world.h"
+
+namespace trainer::test {
+namespace {
+
+/// Elements of blocks [first, last] on this rank.
+std::int64_t elements(const ParamLayout& layout, int first, int last) {
+  std::int64_t sum = 0;
+  for (int block = first; block <= last; ++block) sum += layout.numel(block);
+  return sum;
+}
+
+struct Traffic {
+  std::int64_t reduce_scatter = 0, all_gather = 0;  // bytes of whole tensors, in the ZeRO group
+  std::int64_t replicas = 0;                        // all-reduce over replicas of the state
+};
+
+Traffic expected_over_dp(const Layout& l, const ParamLayout& layout, bool tied) {
+  constexpr std::int64_t kBytes = 4;  // of weights and of gradients
+  const int zero = l.zero_stage == 0 ? 1 : l.zero_group == 0 ? l.dp : l.zero_group;
+  const int head = layout.num_blocks() - 1, layers = head - 1;
+  const std::int64_t all = elements(layout, 0, head), micro = l.accumulation;
+  Traffic t;
+  t.replicas = l.dp > zero ? kBytes * all / zero : 0;
+  if (zero == 1) return t;
+  t.reduce_scatter = kBytes * all * (l.zero_stage >= 2 ? micro : 1);
+  t.all_gather = kBytes * all;
+  if (l.zero_stage < 3) return t;
+  const std::int64_t ends = elements(layout, 0, 0) + elements(layout, head, head);
+  t.all_gather = kBytes * (elements(layout, 1, 2) + (tied ? 1 : micro) * ends +
+                           micro * (elements(layout, 3, layers) + elements(layout, 1, layers - 2)));
+  return t;
+}
+
+void check_dp_traffic(const Layout& l, bool tied) {
+  SCOPED_TRACE(fmt::format("{} tied {}", l.text(), tied));
+  const Config config =
+      family_config("qwen2", with(l.sets(), with(narrow_14b(tied), {"precision.dtype=float32"})), test_world().size());
+  const auto record = std::make_shared<CommRecord>();
+  const FaultPlan no_fault;
+  Engine engine(config, {}, std::make_unique<RecordingCommunicator>(new_test_world(), record), no_fault);
+  engine.initialize();
+  SampleSource source(engine);
+  engine.step(source.source(), 0, 1e-3);  // from here on it is as any other
+  record->clear();
+  engine.step(source.source(), 1, 1e-3);
+  const Traffic expected = expected_over_dp(l, engine.model().layout(), tied);
+  EXPECT_EQ(record->of("zero", "reduce_scatter").bytes, expected.reduce_scatter);
+  EXPECT_EQ(record->of("zero", "all_gather").bytes, expected.all_gather);
+  EXPECT_EQ(record->of("zero_replicas", "all_reduce").bytes, expected.replicas);
+}
+
+TEST(Traffic, OfDataParallelRanksFollowsTheFormula) {
+  const int ranks = test_world().size();
+  for (const int tp : {1, 2})
+    for (const int zero : {0, 1, 2, 3})
+      for (const int group : {0, 2})
+        for (const int accumulation : {1, 2})
+          for (const bool tied : {false, true})
+            if (ranks % tp == 0 && ranks / tp > 1 && (group == 0 || (zero > 0 && ranks / tp % group == 0)))
+              check_dp_traffic(
+                  {.dp = ranks / tp, .tp = tp, .zero_stage = zero, .zero_group = group, .accumulation = accumulation},
+                  tied);
+}
+
+/// Bytes of the residual stream's collectives in one micro-batch, by operation.
+void check_tp_traffic(const Layout& l) {
+  SCOPED_TRACE(l.text());
+  const Config config =
+      family_config("qwen2", with(l.sets(), with(narrow_14b(false), {"precision.dtype=float32"})), test_world().size());
+  const auto record = std::make_shared<CommRecord>();
+  const FaultPlan no_fault;
+  Engine engine(config, {}, std::make_unique<RecordingCommunicator>(new_test_world(), record), no_fault);
+  engine.initialize();
+  SampleSource source(engine);
+  record->clear();
+  engine.compute_gradients(source.source(), 0);
+  const ModelShape& shape = engine.model().shape();
+  const ParamLayout& layout = engine.model().layout();
+  const std::int64_t stream = shape.tokens * shape.hidden * 4, micro = l.accumulation;
+  const std::int64_t layers = config.model.num_layers;
+  const std::int64_t stats = shape.tokens * 3 * 4 * l.tp;
+  std::int64_t partial = 0;  // gradients that arrive in parts
+  for (int block = 0; block < layout.num_blocks(); ++block)
+    for (const FlatRange& range : layout.tp_partial(block)) partial += 4 * range.count;
+  const std::int64_t reductions = l.zero_stage >= 2 && l.dp > 1 ? micro : 1;
+  if (l.sequence_parallel) {
+    EXPECT_EQ(record->of("tp", "reduce_scatter").bytes, micro * stream * (4 * layers + 2));
+    EXPECT_EQ(record->of("tp", "all_gather").bytes, micro * (stream * (6 * layers + 2) + stats));
+    EXPECT_EQ(record->of("tp", "all_reduce").bytes, reductions * partial);
+    EXPECT_GT(partial, 0);
+  } else {
+    EXPECT_EQ(record->of("tp", "all_reduce").bytes, micro * stream * (4 * layers + 2) + reductions * partial);
+    EXPECT_EQ(record->of("tp", "reduce_scatter").bytes, 0);
+    EXPECT_EQ(record->of("tp", "all_gather").bytes, micro * stats);
+  }
+}
+
+TEST(Traffic, OfTensorParallelRanksFollowsTheFormula) {
+  const int ranks = test_world().size();
+  for (const int tp : {2, 4, 8})
+    for (const bool sequence_parallel : {false, true})
+      for (const int zero : {0, 3})
+        if (ranks % tp == 0 && (zero == 0 || ranks > tp))
+          check_tp_traffic({.dp = ranks / tp,
+                            .tp = tp,
+                            .sequence_parallel = sequence_parallel,
+                            .zero_stage = zero,
+                            .accumulation = 2});
+}
+
+}  // namespace
+}  // namespace trainer::test
