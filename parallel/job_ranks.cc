@@ -45,8 +45,8 @@ RankProcess this_process() {
   return process;
 }
 
-JobRanks::JobRanks(std::vector<RankProcess> ranks, int rank, std::int32_t* failure)
-    : ranks_(std::move(ranks)), rank_(rank), launcher_pid_(getppid()), failure_(failure) {
+JobRanks::JobRanks(std::vector<RankProcess> ranks, int rank, NodeMemory shared)
+    : ranks_(std::move(ranks)), rank_(rank), launcher_pid_(getppid()), shared_(shared) {
   // Containers can share memory and still not see each other's processes: watch only what is visible now.
   for (const RankProcess& other : ranks_) {
     const auto stat = other.node == process(rank_).node ? read_stat(other.pid) : std::nullopt;
@@ -93,17 +93,32 @@ std::string JobRanks::culprits() const {
   return text;
 }
 
+void JobRanks::count_queued() const {
+  std::atomic_ref<std::int64_t>(shared_.queued[process(rank_).local_rank]).fetch_add(1, std::memory_order_relaxed);
+}
+
+std::string JobRanks::late_ranks() const {
+  const auto queued = [this](int rank) {
+    return std::atomic_ref<std::int64_t>(shared_.queued[process(rank).local_rank]).load(std::memory_order_relaxed);
+  };
+  std::string text;
+  for (int rank = 0; rank < size(); ++rank)
+    if (process(rank).node == process(rank_).node && queued(rank) < queued(rank_))
+      text += fmt::format("; {} has queued {} collectives, this rank {}", describe(rank), queued(rank), queued(rank_));
+  return text;
+}
+
 bool JobRanks::launcher_ended() const {
   return getppid() != launcher_pid_;
 }
 
 bool JobRanks::claim_failure() {
   std::int32_t unclaimed = 0;
-  return std::atomic_ref<std::int32_t>(*failure_).compare_exchange_strong(unclaimed, 1);
+  return std::atomic_ref<std::int32_t>(*shared_.failure).compare_exchange_strong(unclaimed, 1);
 }
 
 bool JobRanks::failure_claimed() const {
-  return std::atomic_ref<std::int32_t>(*failure_).load(std::memory_order_relaxed) != 0;
+  return std::atomic_ref<std::int32_t>(*shared_.failure).load(std::memory_order_relaxed) != 0;
 }
 
 std::string JobRanks::last_operation_text() const {

@@ -37,12 +37,18 @@ struct LastOperation {
   bool finished = true;
 };
 
+/// Memory that the ranks of a node share, zero at first.
+struct NodeMemory {
+  std::int32_t* failure = nullptr;
+  std::int64_t* queued = nullptr;  // [ranks of the node]: collectives that each has queued on its GPU
+};
+
 /// What a rank knows about the others. Ranks of the same node are watched through /proc: when one dies, the others can
 /// say so at once and by name, instead of waiting for a timeout.
 class JobRanks {
  public:
-  /// `ranks` [world size]. `failure` is a word in memory that the ranks of a node share, zero at first.
-  JobRanks(std::vector<RankProcess> ranks, int rank, std::int32_t* failure);
+  /// `ranks` [world size].
+  JobRanks(std::vector<RankProcess> ranks, int rank, NodeMemory shared);
 
   int rank() const { return rank_; }
   int size() const { return static_cast<int>(ranks_.size()); }
@@ -58,6 +64,12 @@ class JobRanks {
   /// The process that started this one (mpirun, a daemon of it or of Slurm) is gone.
   bool launcher_ended() const;
 
+  /// This rank has queued one more collective on its GPU. Any thread may ask late_ranks().
+  void count_queued() const;
+  /// Ranks of this node that have queued fewer collectives than this one, each with "; " before it. Ranks queue the
+  /// same number, so that in a hang these are the ones that did not come.
+  std::string late_ranks() const;
+
   /// True for the first rank of a node that asks: it reports the error and ends the job.
   bool claim_failure();
   /// A rank of this node has claimed.
@@ -72,7 +84,7 @@ class JobRanks {
   std::vector<bool> watched_;
   int rank_;
   int launcher_pid_;
-  std::int32_t* failure_;
+  NodeMemory shared_;
   LastOperation last_;
 };
 

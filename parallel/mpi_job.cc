@@ -4,6 +4,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <exception>
 #include <utility>
 #include <vector>
@@ -13,23 +14,25 @@
 
 namespace trainer {
 
-struct MpiJob::SharedWord {
+struct MpiJob::Shared {
   MPI_Win window = MPI_WIN_NULL;
-  std::int32_t* word = nullptr;
+  NodeMemory memory;
 
   /// Collective over the ranks of a node.
-  explicit SharedWord(MPI_Comm node) {
-    int rank = 0;
+  explicit Shared(MPI_Comm node) {
+    int rank = 0, size = 0;
     MPI_Comm_rank(node, &rank);
+    MPI_Comm_size(node, &size);
+    constexpr MPI_Aint kWord = sizeof(std::int64_t);
+    const MPI_Aint bytes = kWord * (1 + size);
     void* mine = nullptr;
-    MPI_Win_allocate_shared(rank == 0 ? sizeof(std::int32_t) : 0, sizeof(std::int32_t), MPI_INFO_NULL, node, &mine,
-                            &window);
-    MPI_Aint bytes = 0;
+    MPI_Win_allocate_shared(rank == 0 ? bytes : 0, static_cast<int>(kWord), MPI_INFO_NULL, node, &mine, &window);
+    MPI_Aint found = 0;
     int unit = 0;
     void* first = nullptr;
-    MPI_Win_shared_query(window, 0, &bytes, &unit, &first);
-    word = static_cast<std::int32_t*>(first);
-    if (rank == 0) *word = 0;
+    MPI_Win_shared_query(window, 0, &found, &unit, &first);
+    if (rank == 0) std::memset(first, 0, static_cast<std::size_t>(bytes));
+    memory = {static_cast<std::int32_t*>(first), static_cast<std::int64_t*>(first) + 1};
     MPI_Barrier(node);
   }
 };
@@ -47,7 +50,7 @@ MpiJob::MpiJob(int* argc, char*** argv) {
   // SLURM_LOCALID is 0 for every rank that mpirun starts.
   MPI_Comm node = MPI_COMM_NULL;
   MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &node);
-  shared_ = std::make_unique<SharedWord>(node);
+  shared_ = std::make_unique<Shared>(node);
 
   RankProcess mine = this_process();
   MPI_Comm_rank(node, &mine.local_rank);
@@ -57,7 +60,7 @@ MpiJob::MpiJob(int* argc, char*** argv) {
   std::vector<RankProcess> all(static_cast<std::size_t>(size));
   MPI_Allgather(&mine, static_cast<int>(sizeof mine), MPI_BYTE, all.data(), static_cast<int>(sizeof mine), MPI_BYTE,
                 MPI_COMM_WORLD);
-  ranks_ = std::make_shared<JobRanks>(std::move(all), rank, shared_->word);
+  ranks_ = std::make_shared<JobRanks>(std::move(all), rank, shared_->memory);
 }
 
 MpiJob::~MpiJob() {

@@ -48,8 +48,8 @@ class MpiJob {
   [[noreturn]] void abort(int exit_code);
 
  private:
-  struct SharedWord;  // memory that the ranks of a node share
-  std::unique_ptr<SharedWord> shared_;
+  struct Shared;  // memory that the ranks of a node share
+  std::unique_ptr<Shared> shared_;
   std::shared_ptr<JobRanks> ranks_;
 };
 

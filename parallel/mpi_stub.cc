@@ -15,7 +15,7 @@ namespace {
 
 }  // namespace
 
-struct MpiJob::SharedWord {};
+struct MpiJob::Shared {};
 
 MpiJob::MpiJob(int* /*argc*/, char*** /*argv*/) {
   refuse();

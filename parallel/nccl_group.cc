@@ -99,6 +99,7 @@ void NcclGroup::end(const Context& ctx, std::string_view kind, std::int64_t byte
   newest.number = ++number_;
   newest.bytes = bytes;
   newest.done.record(ctx);
+  ranks_->count_queued();
 }
 
 void NcclGroup::drop_done() {

@@ -78,7 +78,7 @@ std::string NcclWatch::look() {
   const std::string reason = error.empty() ? trouble(waited) : "NCCL: " + error;
   if (reason.empty()) return {};
   return fmt::format("{}: {} waited {:.1f} s: {}{}", oldest.empty() ? "no collective is queued" : oldest,
-                     ranks_->describe(ranks_->rank()), waited, reason, ranks_->culprits());
+                     ranks_->describe(ranks_->rank()), waited, reason, ranks_->culprits() + ranks_->late_ranks());
 }
 
 std::string NcclWatch::trouble(double waited) {

@@ -162,13 +162,12 @@ TEST_F(GpuRanks, TwoQueuesKeepTheirOrder) {
 }
 
 std::vector<Layout> layouts(int ranks) {
-  std::vector<Layout> all = {{.tp = ranks}, {.tp = ranks, .sequence_parallel = true, .accumulation = 2}};
-  for (const int zero : {0, 1, 2, 3})
-    for (const int accumulation : {1, 2})
-      all.push_back({.dp = ranks,
-                     .zero_stage = zero,
-                     .accumulation = accumulation,
-                     .recompute = accumulation == 2 ? "selective" : "none"});
+  std::vector<Layout> all = {{.tp = ranks},
+                             {.tp = ranks, .sequence_parallel = true, .accumulation = 2, .recompute = "selective"},
+                             {.dp = ranks},
+                             {.dp = ranks, .zero_stage = 1, .accumulation = 2},
+                             {.dp = ranks, .zero_stage = 2, .accumulation = 2, .recompute = "full"},
+                             {.dp = ranks, .zero_stage = 3, .accumulation = 2, .recompute = "selective"}};
   if (ranks % 4 == 0)
     for (const int zero : {1, 3})
       all.push_back({.dp = ranks / 2, .tp = 2, .sequence_parallel = true, .zero_stage = zero, .accumulation = 2});
@@ -176,7 +175,7 @@ std::vector<Layout> layouts(int ranks) {
 }
 
 TEST_F(GpuRanks, EveryLayoutIsTheFunctionOfOneGpu) {
-  for (const char* family : {"llama3", "gpt2", "qwen2"}) {
+  for (const char* family : {"llama3", "qwen2"}) {
     const std::vector<std::string> sets = {"precision.dtype=float32", "model.num_layers=3"};
     const LayoutRun expected = run_alone(ctx_, family, sets);
     for (const Layout& layout : layouts(test_world().size()))
@@ -188,7 +187,8 @@ TEST_F(GpuRanks, OverlapChangesNoBit) {
   const FaultPlan no_fault;
   for (const Layout& layout : layouts(test_world().size()))
     for (const char* wire : {"float32", "bf16"}) {
-      SCOPED_TRACE(layout.text());
+      if (layout.dp == 1 && std::string(wire) == "bf16") continue;
+      SCOPED_TRACE(fmt::format("{} wire {}", layout.text(), wire));
       const auto hash = [&](const char* overlap) {
         const Config config = family_config("llama3",
                                             with(layout.sets(), {"precision.dtype=bf16", "model.num_layers=4",

@@ -1,6 +1,7 @@
 // The states of other processes as a rank sees them.
 #include "parallel/job_ranks.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -51,7 +52,7 @@ class Child {
 TEST(JobRanks, SeesRanksOfItsHostRunStopAndEnd) {
   Child child;
   std::int32_t failure = 0;
-  const JobRanks ranks({this_process(), child.process()}, 0, &failure);
+  const JobRanks ranks({this_process(), child.process()}, 0, {&failure});
   EXPECT_EQ(ranks.state(0), ProcessState::running);
   EXPECT_NE(ranks.state(1), ProcessState::unknown);
   EXPECT_NE(ranks.state(1), ProcessState::ended);
@@ -72,15 +73,29 @@ TEST(JobRanks, KnowsNothingOfOtherHostsOrOfProcessesThatItCannotSee) {
   RankProcess another = this_process();  // the same number names another process here
   another.start_time += 1;
   std::int32_t failure = 0;
-  const JobRanks ranks({this_process(), elsewhere, another}, 0, &failure);
+  const JobRanks ranks({this_process(), elsewhere, another}, 0, {&failure});
   EXPECT_EQ(ranks.state(1), ProcessState::unknown);
   EXPECT_EQ(ranks.state(2), ProcessState::unknown);
 }
 
+TEST(JobRanks, NamesThoseThatHaveQueuedFewerCollectives) {
+  std::int32_t failure = 0;
+  std::int64_t queued[2] = {};
+  RankProcess other = this_process();
+  other.local_rank = 1;
+  const JobRanks first({this_process(), other}, 0, {&failure, queued});
+  const JobRanks second({this_process(), other}, 1, {&failure, queued});
+  first.count_queued();
+  first.count_queued();
+  second.count_queued();
+  EXPECT_EQ(first.late_ranks(), fmt::format("; {} has queued 1 collectives, this rank 2", first.describe(1)));
+  EXPECT_EQ(second.late_ranks(), "");
+}
+
 TEST(JobRanks, OneRankOfAHostReportsAFailure) {
   std::int32_t failure = 0;
-  JobRanks first({this_process(), this_process()}, 0, &failure);
-  JobRanks second({this_process(), this_process()}, 1, &failure);
+  JobRanks first({this_process(), this_process()}, 0, {&failure});
+  JobRanks second({this_process(), this_process()}, 1, {&failure});
   EXPECT_FALSE(first.failure_claimed());
   EXPECT_TRUE(second.claim_failure());
   EXPECT_TRUE(first.failure_claimed());

@@ -29,7 +29,7 @@ std::shared_ptr<JobRanks> on_many_hosts(std::int32_t* failure) {
   std::vector<RankProcess> all(static_cast<std::size_t>(test_world().size()));
   test_world().all_gather({}, tensor_over(&mine, Dtype::u8, 1, sizeof mine),
                           tensor_over(all.data(), Dtype::u8, test_world().size(), sizeof mine));
-  return std::make_shared<JobRanks>(all, test_world().rank(), failure);
+  return std::make_shared<JobRanks>(all, test_world().rank(), NodeMemory{failure});
 }
 
 TEST(Waiting, TheTimeoutNamesTheCollectiveAndTheRankThatDidNotCome) {
