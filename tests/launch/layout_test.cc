@@ -24,6 +24,7 @@ std::vector<Start> layouts() {
       {.ranks = 2, .sets = {"train.micro_batch_size=2"}, .folder = "dp2"},
       {.ranks = 2, .sets = {"parallelism.tensor_parallel_size=2"}, .folder = "tp2"},
       {.ranks = 2, .sets = {"parallelism.zero_stage=1"}, .folder = "zero"},
+      {.ranks = 2, .sets = {"parallelism.zero_stage=3"}, .folder = "zero3"},
       {.ranks = 4,
        .sets = {"parallelism.tensor_parallel_size=2", "parallelism.sequence_parallel=true", "parallelism.zero_stage=1"},
        .folder = "all"}};
