@@ -35,8 +35,10 @@ Engine::Engine(const Config& config, Context ctx, std::unique_ptr<Communicator> 
                 Reported{allocate_pinned(ctx.device, sizeof(UpdateState), "update state"), Event(ctx.device)}},
       staging_{Staging{nullptr, Event(ctx.device)}, Staging{nullptr, Event(ctx.device)}} {
   estimate_ = plan_memory(config_, mesh_, ctx_.device.kind);
-  if (ctx_.device.kind == DeviceKind::cuda)
-    check_fits(config_, estimate_, mesh_.world().rank(), device_properties(ctx_.device).free_bytes);
+  if (ctx_.device.kind == DeviceKind::cuda) {
+    const DeviceProperties card = device_properties(ctx_.device);
+    check_fits(config_, estimate_, mesh_.world().rank(), card.free_bytes, card.total_bytes - card.free_bytes);
+  }
   arena_ = std::make_unique<Arena>(ctx_.device, estimate_.classes);
   parts_ = std::make_unique<EngineParts>(config_, mesh_, queue_, *arena_);
   parts_->model.fill_tables(ctx_);

@@ -20,6 +20,22 @@ constexpr std::int64_t kMiB = std::int64_t{1} << 20;
 /// CUDA's own: context, code of our kernels and of the libraries, their handles. Measured on an H200 with CUDA 13.
 constexpr std::int64_t kCudaContext = 560 * kMiB;
 
+/// NCCL's code and the buffers of a rank's first communicator. Measured on two H200s with NCCL 2.28, alike for data
+/// parallelism (ZeRO 0, 1 and 3) and tensor parallelism.
+constexpr std::int64_t kFirstCommunicator = 1376 * kMiB;
+/// Buffers of each further one. Not measured: an estimate, on the safe side, that leaves the code to the first.
+constexpr std::int64_t kFurtherCommunicator = 1024 * kMiB;
+
+/// Communicators of a rank: a group with all ranks of the one that it is split from shares that one's
+/// (parallel/nccl_communicator.cc).
+int communicators(const Mesh& mesh) {
+  const auto own = [](const Communicator& group, const Communicator& parent) {
+    return group.size() > 1 && group.size() < parent.size() ? 1 : 0;
+  };
+  return (mesh.world().size() > 1 ? 1 : 0) + own(mesh.tp(), mesh.world()) + own(mesh.dp(), mesh.world()) +
+         own(mesh.zero(), mesh.dp()) + own(mesh.zero_replicas(), mesh.dp()) + own(mesh.kv_replicas(), mesh.tp());
+}
+
 /// What cuDNN's fused backward pass keeps: dQ in float32 while its parts are added, or, where the order of addition is
 /// fixed, the gradient of all scores of all heads in 16 bits; a float32 sum for each row; and, where query heads share
 /// key/value heads, dK and dV of every query head in 16 bits. As measured with cuDNN 9 on an H200.
@@ -34,11 +50,13 @@ std::int64_t attention_scratch(const Config& config, const ModelShape& shape) {
   return parts + shape.tokens * shape.heads * dtype_size(Dtype::f32) + shared;
 }
 
-std::vector<MemoryReserve> gpu_reserves(const Config& config, const ModelShape& shape) {
+std::vector<MemoryReserve> gpu_reserves(const Config& config, const Mesh& mesh, const ModelShape& shape) {
   std::vector<MemoryReserve> reserves = {{"CUDA context", kCudaContext, true},
                                          {"kernel workspace", DeviceContext::kDefaultWorkspace, true}};
   if (config.train.attention != AttentionChoice::builtin)
     reserves.push_back({"attention workspace", attention_scratch(config, shape), false});
+  if (const int count = communicators(mesh); count > 0)
+    reserves.push_back({"NCCL", kFirstCommunicator + (count - 1) * kFurtherCommunicator, true});
   return reserves;
 }
 
@@ -116,11 +134,11 @@ MemoryEstimate plan_memory(const Config& config, const Mesh& mesh, DeviceKind de
   Arena measuring;
   CommQueue no_queue({}, /*overlap=*/false);
   const EngineParts parts(config, mesh, no_queue, measuring);
-  return {
-      .classes = measuring.plan(),
-      .buffers = measuring.largest(),
-      .reserves = device == DeviceKind::cuda ? gpu_reserves(config, parts.model.shape()) : std::vector<MemoryReserve>{},
-      .parameters = parts.model.layout().numel()};
+  return {.classes = measuring.plan(),
+          .buffers = measuring.largest(),
+          .reserves = device == DeviceKind::cuda ? gpu_reserves(config, mesh, parts.model.shape())
+                                                 : std::vector<MemoryReserve>{},
+          .parameters = parts.model.layout().numel()};
 }
 
 MemoryEstimate plan_memory(const Config& config, int rank) {
@@ -179,10 +197,12 @@ std::string shrink_advice(const Config& config, const Arena::Buffer& buffer) {
   return {};
 }
 
-void check_fits(const Config& config, const MemoryEstimate& estimate, int rank, std::int64_t free_bytes) {
-  std::int64_t needed = estimate.arena_bytes();
+void check_fits(const Config& config, const MemoryEstimate& estimate, int rank, std::int64_t free_bytes,
+                std::int64_t used_bytes) {
+  std::int64_t taken = 0;
   for (const MemoryReserve& reserve : estimate.reserves)
-    if (!reserve.taken_first) needed += reserve.bytes;
+    if (reserve.taken_first) taken += reserve.bytes;
+  const std::int64_t needed = estimate.total_bytes() - std::min(taken, used_bytes);
   if (needed <= free_bytes) return;
   std::string holders;
   for (std::size_t i = 0; i < std::min<std::size_t>(3, estimate.buffers.size()); ++i) {

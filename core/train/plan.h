@@ -17,7 +17,7 @@ namespace trainer {
 struct MemoryReserve {
   std::string name;
   std::int64_t bytes = 0;
-  bool taken_first = false;  // is taken before the arena: a card's free memory no longer has it
+  bool taken_first = false;  // may be taken, or a part of it, before the arena: NCCL fetches buffers when first used
 };
 
 struct MemoryEstimate {
@@ -45,9 +45,11 @@ std::string plan_check(const MemoryEstimate& estimate, std::int64_t used_bytes);
 /// The setting that shrinks a buffer, as "section.key: value (reason)".
 std::string shrink_advice(const Config& config, const Arena::Buffer& buffer);
 
-/// Throws Error(memory) when a rank needs more than `free_bytes` beyond what it has already taken; the message names
-/// the rank, both sizes, the biggest holders and what to change.
-void check_fits(const Config& config, const MemoryEstimate& estimate, int rank, std::int64_t free_bytes);
+/// Throws Error(memory) when a rank needs more than `free_bytes` of a card of which `used_bytes` are in use already:
+/// by what this rank takes first, as far as they go. The message names the rank, both sizes, the biggest holders and
+/// what to change.
+void check_fits(const Config& config, const MemoryEstimate& estimate, int rank, std::int64_t free_bytes,
+                std::int64_t used_bytes);
 
 /// Bytes that a named card gives to one process: "h200", "a100-80", or a number of GiB. Throws Error(config) for
 /// others, naming those that are known.

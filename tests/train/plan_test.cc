@@ -102,9 +102,9 @@ TEST(Plan, WholeBlocksUnderZero3DoNotGrowWithDepth) {
 TEST(Plan, NamesTheRankTheSizesAndTheSettingsWhenItDoesNotFit) {
   const Config config = family_config("llama3", with(layout(4, 1, 0), {"precision.dtype=bf16"}), 4);
   const MemoryEstimate estimate = plan_memory(config, 3);
-  EXPECT_NO_THROW(check_fits(config, estimate, 3, estimate.total_bytes()));
+  EXPECT_NO_THROW(check_fits(config, estimate, 3, estimate.total_bytes(), 0));
   try {
-    check_fits(config, estimate, 3, estimate.arena_bytes() - 1);
+    check_fits(config, estimate, 3, estimate.arena_bytes() - 1, 0);
     FAIL() << "it fitted";
   } catch (const Error& e) {
     const std::string what = e.what();
@@ -115,6 +115,36 @@ TEST(Plan, NamesTheRankTheSizesAndTheSettingsWhenItDoesNotFit) {
     EXPECT_NE(what.find(estimate.buffers.front().name), std::string::npos) << what;
     EXPECT_NE(what.find(shrink_advice(config, estimate.buffers.front())), std::string::npos) << what;
   }
+}
+
+/// What a rank takes before its arena counts once, however much of it is taken already.
+TEST(Plan, CountsWhatIsTakenFirstOnce) {
+  const Config config = family_config("llama3", with(layout(4, 1, 0), {"precision.dtype=bf16"}), 4);
+  MemoryEstimate estimate;
+  estimate.classes[0] = 1000;
+  estimate.reserves = {{"first", 100, true}, {"later", 10, false}};
+  constexpr std::int64_t kCard = 1110;
+  for (const std::int64_t used : {0, 60, 100}) EXPECT_NO_THROW(check_fits(config, estimate, 0, kCard - used, used));
+  for (const std::int64_t used : {0, 60, 101})
+    EXPECT_THROW(check_fits(config, estimate, 0, kCard - 1 - used, used), Error);
+}
+
+std::int64_t nccl_mib(int dp, int tp, const std::vector<std::string>& more = {}) {
+  std::vector<std::string> sets = with(layout(dp, tp, 1), {"precision.dtype=bf16", "train.device=auto"});
+  const MemoryEstimate estimate = plan_memory(family_config("llama3", with(sets, more), dp * tp), 0);
+  for (const MemoryReserve& reserve : estimate.reserves)
+    if (reserve.name == "NCCL") return reserve.bytes >> 20;
+  return 0;
+}
+
+/// Groups that are the whole job share its communicator.
+TEST(Plan, CountsTheCommunicators) {
+  EXPECT_EQ(nccl_mib(1, 1), 0);
+  EXPECT_EQ(nccl_mib(2, 1), 1376);
+  EXPECT_EQ(nccl_mib(1, 2), 1376);
+  EXPECT_EQ(nccl_mib(8, 1), 1376);
+  EXPECT_EQ(nccl_mib(2, 2), 1376 + 2 * 1024) << "world, tp and dp";
+  EXPECT_EQ(nccl_mib(8, 1, {"parallelism.zero_group_size=2"}), 1376 + 2 * 1024) << "world, zero and its replicas";
 }
 
 /// Following the advice for a buffer makes the plan smaller.
