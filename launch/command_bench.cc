@@ -59,11 +59,15 @@ ExitCode command_bench(const BenchCommandOptions& options, Bootstrap& bootstrap)
                throughput_note(config.model, config.train.seq_length, device.peak_tflops));
     std::fflush(stdout);
   }
-  const BenchResult result = run_bench(engine, options.bench, device);
+  BenchResult result = run_bench(engine, options.bench, device);
+  if (lead) {
+    fmt::print("{}", bench_report(config, result, engine.memory_estimate(), device));
+    std::fflush(stdout);
+  }
+  if (options.bench.floor_seconds > 0) add_floor(engine, options.bench.floor_seconds, device, result);
   if (!lead) return ExitCode::ok;
-  const std::string json = bench_json(config, result, engine.memory_estimate(), device);
-  fmt::print("{}", bench_report(config, result, engine.memory_estimate(), device));
-  if (!options.json.empty()) write_line(options.json, json);
+  if (options.bench.floor_seconds > 0) fmt::print("\n{}", floor_report(result));
+  if (!options.json.empty()) write_line(options.json, bench_json(config, result, engine.memory_estimate(), device));
   return ExitCode::ok;
 }
 

@@ -153,18 +153,28 @@ std::vector<OpProfiler::Call> profile_steps(Engine& engine, Steps& steps, std::i
   return profiler.take_calls();
 }
 
+double tokens_per_step(const Config& config) {
+  return static_cast<double>(config.train.global_batch_size * config.train.seq_length);
+}
+
+/// Model TFLOP/s of one device at `ms` a step.
+double model_tflops(Engine& engine, double ms) {
+  const Config& config = engine.config();
+  const double flops = tokens_per_step(config) * model_flops_per_token(config.model, config.train.seq_length) /
+                       static_cast<double>(engine.mesh().world().size());
+  return flops / (1e9 * ms);
+}
+
+std::optional<double> mfu(Engine& engine, const BenchDevice& device, double ms) {
+  if (!device.peak_tflops) return std::nullopt;
+  return model_tflops(engine, ms) / *device.peak_tflops;
+}
+
 }  // namespace
 
 BenchResult run_bench(Engine& engine, const BenchOptions& options, const BenchDevice& device) {
   BenchResult result;
-  const Config& config = engine.config();
   const Context& ctx = engine.context();
-  const double tokens = static_cast<double>(config.train.global_batch_size * config.train.seq_length);
-  const double flops = tokens * model_flops_per_token(config.model, config.train.seq_length) /
-                       static_cast<double>(engine.mesh().world().size());
-  const auto mfu_of = [&](double ms) {
-    return device.peak_tflops ? std::optional(flops / (1e9 * ms) / *device.peak_tflops) : std::nullopt;
-  };
   engine.initialize();
   Steps steps(engine);
   if (ctx.device.kind == DeviceKind::cuda) steps.warm_up();
@@ -178,21 +188,28 @@ BenchResult run_bench(Engine& engine, const BenchOptions& options, const BenchDe
   result.data_wait_ms = (steps.wait_ms() - waited) / static_cast<double>(options.steps);
   result.median_ms = median(result.step_ms);
   result.min_ms = *std::min_element(result.step_ms.begin(), result.step_ms.end());
-  result.tokens_per_second = 1e3 * tokens / result.median_ms;
-  result.tflops = flops / (1e9 * result.median_ms);
-  result.mfu = mfu_of(result.median_ms);
+  result.tokens_per_second = 1e3 * tokens_per_step(engine.config()) / result.median_ms;
+  result.tflops = model_tflops(engine, result.median_ms);
+  result.mfu = mfu(engine, device, result.median_ms);
   if (ctx.device.kind == DeviceKind::cuda)
     result.device_bytes = device.total_bytes - device_properties(ctx.device).free_bytes;
 
   if (engine.mesh().world().size() > 1) result.alone_ms = time_alone(engine, steps, options.steps);
-  const auto calls = profile_steps(engine, steps, options.profiled_steps, result);
-  if (options.floor_seconds > 0) {
-    monitor.mean_since_last();
-    result.floor = replay_floor(ctx, calls, options.floor_seconds);
-    result.floor_mfu = mfu_of(result.floor->median_ms);
-    result.floor_clocks = monitor.mean_since_last();
-  }
+  result.calls = profile_steps(engine, steps, options.profiled_steps, result);
   return result;
+}
+
+void add_floor(Engine& engine, double seconds, const BenchDevice& device, BenchResult& result) {
+  ClockMonitor monitor(device.pci_bus_id);
+  try {
+    result.floor = replay_floor(engine.context(), result.calls, seconds);
+  } catch (const Error& e) {
+    if (e.code() != ExitCode::memory) throw;
+    result.no_floor = e.what();
+    return;
+  }
+  result.floor_mfu = mfu(engine, device, result.floor->median_ms);
+  result.floor_clocks = monitor.mean_since_last();
 }
 
 }  // namespace trainer

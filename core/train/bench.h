@@ -52,7 +52,10 @@ struct BenchResult {
   double data_wait_ms = 0.0;               // of the host, in a mean timed step
   std::vector<OpTotal> ops;                // longest first
 
+  std::vector<OpProfiler::Call> calls;  // of one step
+
   std::optional<FloorTime> floor;
+  std::string no_floor;  // why there is none
   std::optional<double> floor_mfu;
   std::optional<ClockSample> floor_clocks;
 
@@ -60,12 +63,16 @@ struct BenchResult {
 };
 
 /// Initialises the weights, warms up, measures. Collective over the engine's world. The engine is worn out afterwards:
-/// its training state is that of a benchmark, and the floor overwrites it.
+/// its training state is that of a benchmark.
 BenchResult run_bench(Engine& engine, const BenchOptions& options, const BenchDevice& device);
+/// Replays the floor of result.calls, or says in result.no_floor why it could not. Overwrites the engine's state.
+void add_floor(Engine& engine, double seconds, const BenchDevice& device, BenchResult& result);
 
-/// The result as tables.
+/// The result without the floor, as tables.
 std::string bench_report(const Config& config, const BenchResult& result, const MemoryEstimate& planned,
                          const BenchDevice& device);
+/// The floor beside the step, or why there is none.
+std::string floor_report(const BenchResult& result);
 /// The result as one line of JSON without the line end.
 std::string bench_json(const Config& config, const BenchResult& result, const MemoryEstimate& planned,
                        const BenchDevice& device);

@@ -42,11 +42,6 @@ std::string speed_table(const BenchResult& r) {
                fmt::format("{:.2f} ms, {} of the step; {:.2f} ms without any", r.median_ms - *r.alone_ms,
                            percent(1 - *r.alone_ms / r.median_ms), *r.alone_ms)});
   table.row({"clock, power", clock_text(r.clocks)});
-  if (r.floor) {
-    table.row({"floor", fmt::format("{:.2f} ms, MFU {}; {} replays at {}", r.floor->median_ms, mfu_text(r.floor_mfu),
-                                    r.floor->replays, clock_text(r.floor_clocks))});
-    table.row({"share of the floor", percent(r.floor->median_ms / r.median_ms)});
-  }
   return table.text();
 }
 
@@ -96,6 +91,17 @@ std::string bench_report(const Config& config, const BenchResult& result, const 
                      device.description, config.train.global_batch_size, config.train.seq_length,
                      config.train.micro_batch_size, config.train.deterministic, speed_table(result),
                      split_table(result), ops_table(result), memory_note(result, planned));
+}
+
+std::string floor_report(const BenchResult& r) {
+  if (!r.floor) return fmt::format("no floor: {}\n", r.no_floor);
+  Table table("Floor");
+  table.row({"step", fmt::format("{:.2f} ms median, {:.2f} ms least of {}", r.floor->median_ms, r.floor->min_ms,
+                                 r.floor->replays)});
+  table.row({"MFU", mfu_text(r.floor_mfu)});
+  table.row({"clock, power", clock_text(r.floor_clocks)});
+  table.row({"share of the floor", percent(r.floor->median_ms / r.median_ms)});
+  return table.text();
 }
 
 std::string bench_json(const Config& config, const BenchResult& r, const MemoryEstimate& planned,

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <limits>
 #include <utility>
 
 #include "core/runtime/check.h"
@@ -11,12 +12,17 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+std::int64_t free_bytes(Device device) {
+  return device.kind == DeviceKind::cuda ? device_properties(device).free_bytes
+                                         : std::numeric_limits<std::int64_t>::max();
+}
+
 /// Copies of any size between two buffers that are far larger than a cache: each copy goes on where the last one ended,
 /// so that none finds its data there.
 class CopyTraffic {
  public:
-  CopyTraffic(const Context& ctx, std::int64_t largest)
-      : half_(std::clamp<std::int64_t>(largest, 1, kLargestBuffer)),
+  CopyTraffic(const Context& ctx, std::int64_t traffic)
+      : half_(floor_buffer_bytes(traffic, free_bytes(ctx.device))),
         memory_(allocate(ctx.device, 2 * half_, "the copies of the floor")) {}
 
   /// Moves `bytes`: half of them read, half written.
@@ -31,7 +37,6 @@ class CopyTraffic {
   }
 
  private:
-  static constexpr std::int64_t kLargestBuffer = std::int64_t{512} << 20;
   std::int64_t half_;
   std::int64_t at_ = 0;
   std::shared_ptr<void> memory_;
@@ -42,6 +47,19 @@ bool runs_as_it_is(OpKind kind) {
 }
 
 }  // namespace
+
+std::int64_t floor_buffer_bytes(std::int64_t traffic, std::int64_t free_bytes) {
+  constexpr std::int64_t kMiB = std::int64_t{1} << 20;
+  constexpr std::int64_t kLargest = 512 * kMiB;
+  constexpr std::int64_t kLeast = 64 * kMiB;    // two of them are more than twice the largest cache, 50 MiB on Hopper
+  constexpr std::int64_t kToSpare = 64 * kMiB;  // for code that the driver still has to load
+  const std::int64_t wanted = std::clamp<std::int64_t>(traffic, 1, kLargest);
+  const std::int64_t room = (free_bytes - kToSpare) / 2 / kMiB * kMiB;
+  if (room < std::min(wanted, kLeast))
+    fail(ExitCode::memory, "{} MiB are free on the device, and the copies of the floor need {} MiB", free_bytes / kMiB,
+         (2 * kLeast + kToSpare) / kMiB);
+  return std::min(wanted, room);
+}
 
 FloorTime replay_floor(const Context& ctx, const std::vector<OpProfiler::Call>& calls, double seconds) {
   TRAINER_CHECK(!calls.empty(), "a floor of no ops");

@@ -31,7 +31,7 @@ TEST(Bench, PartsAddUpAndProductsAreThoseOfTheModel) {
   Engine engine(config, {}, alone(), no_fault);
   const BenchOptions options{.warmup_steps = 1, .steps = 3, .profiled_steps = 2, .floor_seconds = 0.01};
   const BenchDevice device{.description = "cpu", .peak_tflops = 1.0};
-  const BenchResult result = run_bench(engine, options, device);
+  BenchResult result = run_bench(engine, options, device);
 
   EXPECT_EQ(result.step_ms.size(), 3U);
   EXPECT_LE(result.min_ms, result.median_ms);
@@ -57,6 +57,8 @@ TEST(Bench, PartsAddUpAndProductsAreThoseOfTheModel) {
       (static_cast<double>(matmul_params(config.model)) + padding * static_cast<double>(config.model.hidden_size));
   EXPECT_NEAR(gemm_flops, expected, 1e-9 * expected);
 
+  EXPECT_FALSE(result.floor);
+  add_floor(engine, options.floor_seconds, device, result);
   ASSERT_TRUE(result.floor);
   EXPECT_GE(result.floor->replays, 1);
   EXPECT_LE(result.floor->min_ms, result.floor->median_ms);
@@ -65,9 +67,21 @@ TEST(Bench, PartsAddUpAndProductsAreThoseOfTheModel) {
   EXPECT_EQ(json.at("step_ms"), result.median_ms);
   EXPECT_EQ(json.at("ops").size(), result.ops.size());
   const std::string report = bench_report(config, result, engine.memory_estimate(), device);
-  for (const char* row :
-       {"GEMM", "attention", "memory-bound", "optimizer", "communication, in turn", "share of the floor"})
+  for (const char* row : {"GEMM", "attention", "memory-bound", "optimizer", "communication, in turn"})
     EXPECT_NE(report.find(row), std::string::npos) << row << "\n" << report;
+  EXPECT_NE(floor_report(result).find("share of the floor"), std::string::npos) << floor_report(result);
+}
+
+TEST(Bench, CopiesOfTheFloorTakeWhatIsFreeOrAreLeftOut) {
+  constexpr std::int64_t kMiB = std::int64_t{1} << 20;
+  EXPECT_EQ(floor_buffer_bytes(10000 * kMiB, 20000 * kMiB), 512 * kMiB);
+  EXPECT_EQ(floor_buffer_bytes(10000 * kMiB, 393 * kMiB), 164 * kMiB);
+  EXPECT_EQ(floor_buffer_bytes(10000 * kMiB, 192 * kMiB), 64 * kMiB);
+  EXPECT_EQ(floor_buffer_bytes(kMiB, 100 * kMiB), kMiB) << "no more than is copied";
+  EXPECT_THROW(floor_buffer_bytes(10000 * kMiB, 191 * kMiB), Error);
+  BenchResult result;
+  result.no_floor = "100 MiB are free";
+  EXPECT_NE(floor_report(result).find("100 MiB are free"), std::string::npos);
 }
 
 /// A profiler watches and changes nothing.
