@@ -9,6 +9,7 @@
 #include <string_view>
 #include <thread>
 
+#include "parallel/mpi_job.h"
 #include "parallel/self_communicator.h"
 
 namespace trainer {
@@ -66,7 +67,7 @@ bool seen_on_other_hosts(const JobRanks& ranks, ExitCode code) {
 
 Bootstrap::Bootstrap(int* argc, char*** argv) : host_(this_process().host) {
   if (!launched_as_rank()) return;
-  job_ = std::make_unique<MpiJob>(argc, argv);
+  job_ = join_mpi_job(argc, argv);
   check_size(size());
   control_ = job_->world({});
 }

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "core/runtime/check.h"
-#include "parallel/mpi_job.h"
+#include "parallel/job.h"
 
 namespace trainer {
 
@@ -28,6 +28,8 @@ class Bootstrap {
   /// The collective that this rank entered last: "all_reduce number 20 of group 'dp' (4096 bytes), not finished".
   std::string last_operation() const { return job_ ? job_->ranks().last_operation_text() : "none"; }
 
+  /// Null: one process alone.
+  Job* job() const { return job_.get(); }
   /// All ranks, as a new communicator. Collective.
   std::unique_ptr<Communicator> world(const CommunicatorOptions& options);
 
@@ -42,7 +44,7 @@ class Bootstrap {
 
  private:
   std::string host_;
-  std::unique_ptr<MpiJob> job_;            // null: one process alone
+  std::unique_ptr<Job> job_;            // null: one process alone
   std::unique_ptr<Communicator> control_;  // our own coming and going; null when job_ is
 };
 

@@ -1,4 +1,4 @@
-// The one interface to other ranks. Implementations: MPI on host memory (mpi_communicator.cc), NCCL on GPU memory
+// The one interface to other ranks. Implementations: messages on host memory (host_communicator.h), NCCL on GPU memory
 // (nccl_communicator.h), one process alone (self_communicator.h), wrappers that record, profile or skip. All ranks of a
 // group call the same operations in the same order with the same counts. Tensors lie where ctx.device says.
 #pragma once

@@ -9,12 +9,14 @@
 #include <utility>
 #include <vector>
 
-#include "parallel/mpi_communicator.h"
-#include "parallel/nccl_communicator.h"
+#include "core/runtime/check.h"
+#include "parallel/mpi_transport.h"
 
 namespace trainer {
+namespace {
 
-struct MpiJob::Shared {
+/// Memory that the ranks of a node share.
+struct Shared {
   MPI_Win window = MPI_WIN_NULL;
   NodeMemory memory;
 
@@ -35,6 +37,21 @@ struct MpiJob::Shared {
     memory = {static_cast<std::int32_t*>(first), static_cast<std::int64_t*>(first) + 1};
     MPI_Barrier(node);
   }
+};
+
+class MpiJob final : public Job {
+ public:
+  MpiJob(int* argc, char*** argv);
+  ~MpiJob() override;
+  MpiJob(const MpiJob&) = delete;
+  MpiJob& operator=(const MpiJob&) = delete;
+
+  [[noreturn]] void abort(int exit_code) override;
+
+ private:
+  std::unique_ptr<Transport> transport() override;
+
+  std::unique_ptr<Shared> shared_;
 };
 
 MpiJob::MpiJob(int* argc, char*** argv) {
@@ -69,18 +86,21 @@ MpiJob::~MpiJob() {
   MPI_Finalize();
 }
 
-std::unique_ptr<Communicator> MpiJob::world(const CommunicatorOptions& options) {
-  return make_mpi_world(ranks_, options);
-}
-
-std::unique_ptr<Communicator> MpiJob::gpu_world(Device device, const CommunicatorOptions& options,
-                                                std::function<void(const std::string&)> report) {
-  return make_nccl_world(world(options), ranks_, device, options, std::move(report));
+std::unique_ptr<Transport> MpiJob::transport() {
+  MPI_Comm world = MPI_COMM_NULL;
+  check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &world), "MPI_Comm_dup");
+  return make_mpi_transport(world);
 }
 
 void MpiJob::abort(int exit_code) {
   MPI_Abort(MPI_COMM_WORLD, exit_code);
   std::_Exit(exit_code);
+}
+
+}  // namespace
+
+std::unique_ptr<Job> join_mpi_job(int* argc, char*** argv) {
+  return std::make_unique<MpiJob>(argc, argv);
 }
 
 }  // namespace trainer

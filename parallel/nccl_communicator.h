@@ -10,7 +10,7 @@
 #include <string>
 
 #include "parallel/communicator.h"
-#include "parallel/mpi_job.h"
+#include "parallel/job.h"
 
 namespace trainer {
 

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "core/runtime/device.h"
-#include "parallel/mpi_job.h"
+#include "parallel/job.h"
 
 namespace trainer {
 

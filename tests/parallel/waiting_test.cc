@@ -5,7 +5,6 @@
 #include <chrono>
 #include <thread>
 
-#include "parallel/mpi_communicator.h"
 #include "tests/parallel/element_types.h"
 #include "tests/parallel/errors.h"
 #include "tests/support/mpi_world.h"
@@ -47,7 +46,7 @@ TEST(Waiting, AfterAStopSignalRanksThatCannotBeWatchedAreWaitedForAShortTimeOnly
   const std::atomic<bool> stop{true};
   std::int32_t failure = 0;
   const std::unique_ptr<Communicator> group =
-      make_mpi_world(on_many_hosts(&failure), {.timeout_seconds = 60, .stop = &stop, .stop_grace_seconds = 0.5});
+      new_test_world(on_many_hosts(&failure), {.timeout_seconds = 60, .stop = &stop, .stop_grace_seconds = 0.5});
   const std::string message = error_when_late(*group, 1.5);
   if (group->rank() != 1) expect_contains(message, {"for rank 1 (host", "after a stop signal"});
 }
@@ -63,7 +62,7 @@ TEST(Waiting, EndsWhenAnotherRankHasFailed) {
   if (test_world().size() == 1) GTEST_SKIP() << "one rank waits for nobody";
   std::int32_t failure = 0;
   const std::shared_ptr<JobRanks> ranks = on_many_hosts(&failure);
-  const std::unique_ptr<Communicator> group = make_mpi_world(ranks, {.timeout_seconds = 60});
+  const std::unique_ptr<Communicator> group = new_test_world(ranks, {.timeout_seconds = 60});
   if (group->rank() != 1) {
     EXPECT_TRUE(ranks->claim_failure());
   }
@@ -75,7 +74,7 @@ TEST(Waiting, TheLastOperationIsKnown) {
   std::int32_t failure = 0;
   const std::shared_ptr<JobRanks> ranks = on_many_hosts(&failure);
   EXPECT_EQ(ranks->last_operation_text(), "none");
-  const std::unique_ptr<Communicator> group = make_mpi_world(ranks, {.timeout_seconds = 60});
+  const std::unique_ptr<Communicator> group = new_test_world(ranks, {.timeout_seconds = 60});
   std::vector<double> data(3);
   group->all_reduce({}, tensor_of(data), ReduceOp::sum);
   group->broadcast({}, tensor_of(data), 0);

@@ -123,6 +123,13 @@ std::unique_ptr<Communicator> new_test_world(const CommunicatorOptions& options)
   return test_job().bootstrap->world(options);
 }
 
+std::unique_ptr<Communicator> new_test_world(const std::shared_ptr<JobRanks>& ranks,
+                                             const CommunicatorOptions& options) {
+  TRAINER_CHECK(test_job().bootstrap != nullptr, "new_test_world() outside of a test");
+  TRAINER_CHECK(test_job().bootstrap->job() != nullptr, "one process alone knows no ranks: start it with a launcher");
+  return test_job().bootstrap->job()->world(options, ranks);
+}
+
 std::unique_ptr<Communicator> new_test_world(Device device, const CommunicatorOptions& options) {
   TRAINER_CHECK(test_job().bootstrap != nullptr, "new_test_world() outside of a test");
   return test_job().bootstrap->world(device, options);

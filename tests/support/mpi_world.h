@@ -3,7 +3,7 @@
 #include <memory>
 
 #include "parallel/communicator.h"
-#include "parallel/mpi_job.h"
+#include "parallel/job.h"
 
 namespace trainer {
 
@@ -12,6 +12,10 @@ Communicator& test_world();
 
 /// A new communicator of all ranks with its own options, for classes that take ownership. Collective.
 std::unique_ptr<Communicator> new_test_world(const CommunicatorOptions& options = {.timeout_seconds = 60});
+
+/// The same with the ranks as `ranks` sees them.
+std::unique_ptr<Communicator> new_test_world(const std::shared_ptr<JobRanks>& ranks,
+                                             const CommunicatorOptions& options = {.timeout_seconds = 60});
 
 /// The same for collectives on the memory of `device` too.
 std::unique_ptr<Communicator> new_test_world(Device device,

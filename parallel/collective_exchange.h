@@ -1,14 +1,13 @@
-// Messages between the ranks of one MPI communicator, with waiting that can end. Included by mpi_*.cc only.
+// What the ranks of a group say to each other in a collective, with waiting that can end.
 #pragma once
-#include <mpi.h>
-
 #include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
-#include "parallel/mpi_job.h"
+#include "parallel/job.h"
 
 namespace trainer {
 
@@ -35,24 +34,17 @@ struct Piece {
   std::int64_t receive_bytes = 0;
 };
 
-/// Throws Error(communication) when an MPI call failed.
-void check_mpi(int code, const char* call);
-
-class MpiExchange {
+class CollectiveExchange {
  public:
   /// Payloads up to this size travel with the first message.
   static constexpr std::int64_t kInlineBytes = 1024;
 
-  /// Takes over `comm`.
-  MpiExchange(MPI_Comm comm, const std::string& name, std::shared_ptr<JobRanks> job,
-              const CommunicatorOptions& options);
-  ~MpiExchange();
-  MpiExchange(const MpiExchange&) = delete;
-  MpiExchange& operator=(const MpiExchange&) = delete;
+  CollectiveExchange(std::unique_ptr<Transport> transport, const std::string& name, std::shared_ptr<JobRanks> job,
+                     const CommunicatorOptions& options);
 
   int rank() const { return rank_; }
-  int size() const { return static_cast<int>(world_ranks_.size()); }
-  MPI_Comm comm() const { return comm_; }
+  int size() const { return size_; }
+  Transport& transport() const { return *transport_; }
 
   /// Starts a collective: every rank sends its description to every other (broadcast: the root only), and pieces of at
   /// most kInlineBytes with it. pieces [size]; the own one is ignored. Throws when a description differs.
@@ -77,25 +69,23 @@ class MpiExchange {
   void check_description(int peer, const Collective& theirs) const;
   std::vector<int> missing();
   void look_for_trouble(Clock::duration waited);
-  [[noreturn]] void transport_failed(int code);
+  [[noreturn]] void transport_failed();
   /// `reason` may be empty: the states of the missing ranks say enough.
   [[noreturn]] void give_up(const std::string& reason, double waited_seconds);
-  void abandon();
   std::string where() const;
-  std::string describe_all(const std::vector<int>& peers) const;
+  /// A rank of this group.
+  std::string describe(int peer) const;
+  int world_rank(int peer) const { return transport_->world_ranks()[static_cast<std::size_t>(peer)]; }
 
-  MPI_Comm comm_;
+  std::unique_ptr<Transport> transport_;
   std::string name_;
   std::shared_ptr<JobRanks> job_;
   CommunicatorOptions options_;
-  int rank_ = 0;
-  std::vector<int> world_ranks_;
-  int tags_ = 1;  // tags in use: number modulo this
+  int rank_;
+  int size_;
 
   Collective current_;
   std::vector<std::vector<char>> outbox_, inbox_;  // [size] first messages
-  std::vector<MPI_Request> requests_;
-  std::vector<MPI_Status> statuses_;
   std::vector<Message> messages_;
   std::vector<int> ended_;  // peers that were seen to have ended at the last look
   Clock::time_point stop_seen_{};

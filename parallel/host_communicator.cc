@@ -1,24 +1,24 @@
-#include "parallel/mpi_communicator.h"
+#include "parallel/host_communicator.h"
 
 #include <algorithm>
 #include <cstring>
 #include <utility>
 #include <vector>
 
-#include "parallel/mpi_exchange.h"
+#include "parallel/collective_exchange.h"
 #include "parallel/reduce.h"
 
 namespace trainer {
 namespace {
 
-class MpiCommunicator final : public Communicator {
+class HostCommunicator final : public Communicator {
  public:
-  MpiCommunicator(MPI_Comm comm, const std::string& name, std::shared_ptr<JobRanks> job,
-                  const CommunicatorOptions& options)
+  HostCommunicator(std::unique_ptr<Transport> transport, const std::string& name, std::shared_ptr<JobRanks> job,
+                   const CommunicatorOptions& options)
       : name_(name),
         job_(std::move(job)),
         options_(options),
-        exchange_(comm, name, job_, options),
+        exchange_(std::move(transport), name, job_, options),
         pieces_(static_cast<std::size_t>(exchange_.size())),
         sources_(pieces_.size()) {}
 
@@ -51,7 +51,7 @@ class MpiCommunicator final : public Communicator {
   std::string name_;
   std::shared_ptr<JobRanks> job_;
   CommunicatorOptions options_;
-  MpiExchange exchange_;
+  CollectiveExchange exchange_;
   std::vector<Piece> pieces_;         // [size]
   std::vector<const void*> sources_;  // [size]
   std::vector<char> scratch_;         // size x scratch_slot_ bytes: what the other ranks add
@@ -59,34 +59,34 @@ class MpiCommunicator final : public Communicator {
 };
 
 /// Carries out planned faults; returns the count to use.
-std::int64_t MpiCommunicator::enter(std::int64_t count) const {
+std::int64_t HostCommunicator::enter(std::int64_t count) const {
   if (options_.fault == nullptr) return count;
   options_.fault->at("collective");
   return options_.fault->wrong_count() && count > 0 ? count - 1 : count;
 }
 
-void MpiCommunicator::announce(const Collective& collective, std::int64_t bytes) {
+void HostCommunicator::announce(const Collective& collective, std::int64_t bytes) {
   exchange_.announce(collective, bytes, pieces_);
 }
 
-void MpiCommunicator::reserve_scratch(std::int64_t bytes_per_rank) {
+void HostCommunicator::reserve_scratch(std::int64_t bytes_per_rank) {
   constexpr std::int64_t kAlignment = 64;
   scratch_slot_ = (bytes_per_rank + kAlignment - 1) / kAlignment * kAlignment;
   const auto needed = static_cast<std::size_t>(scratch_slot_ * size());
   if (scratch_.size() < needed) scratch_.resize(needed);
 }
 
-void MpiCommunicator::reduce(Dtype dtype, ReduceOp op, std::int64_t count, char* own, char* out) {
+void HostCommunicator::reduce(Dtype dtype, ReduceOp op, std::int64_t count, char* own, char* out) {
   for (int r = 0; r < size(); ++r) sources_[static_cast<std::size_t>(r)] = r == rank() ? own : scratch(r);
   reduce_in_order(dtype, op, sources_.data(), size(), count, out);
 }
 
-void MpiCommunicator::all_reduce(const Context& /*ctx*/, const Tensor& data, ReduceOp op) {
+void HostCommunicator::all_reduce(const Context& /*ctx*/, const Tensor& data, ReduceOp op) {
   TRAINER_CHECK(data.contiguous(), "collectives take contiguous tensors");
   const std::int64_t element = dtype_size(data.dtype);
   const Collective collective{
       .count = enter(data.numel()), .kind = CollectiveKind::all_reduce, .dtype = data.dtype, .op = op};
-  if (collective.count * element <= MpiExchange::kInlineBytes) {
+  if (collective.count * element <= CollectiveExchange::kInlineBytes) {
     all_reduce_at_once(collective, data);
   } else {
     clear_pieces();
@@ -100,7 +100,7 @@ void MpiCommunicator::all_reduce(const Context& /*ctx*/, const Tensor& data, Red
 }
 
 /// Few elements: every rank sends all of them to all and reduces them itself, in one exchange instead of two.
-void MpiCommunicator::all_reduce_at_once(const Collective& collective, const Tensor& data) {
+void HostCommunicator::all_reduce_at_once(const Collective& collective, const Tensor& data) {
   const std::int64_t bytes = collective.count * dtype_size(collective.dtype);
   char* own = static_cast<char*>(data.data);
   reserve_scratch(bytes);
@@ -110,7 +110,7 @@ void MpiCommunicator::all_reduce_at_once(const Collective& collective, const Ten
 }
 
 /// A reduce-scatter in which rank r reduces chunk r, and an all-gather of the chunks.
-void MpiCommunicator::all_reduce_segment(const Collective& collective, char* data, std::int64_t count) {
+void HostCommunicator::all_reduce_segment(const Collective& collective, char* data, std::int64_t count) {
   const std::int64_t element = dtype_size(collective.dtype);
   const auto chunk = [&](int r) {
     const std::int64_t first = count * r / size();
@@ -130,7 +130,7 @@ void MpiCommunicator::all_reduce_segment(const Collective& collective, char* dat
   exchange_.transfer(pieces_);
 }
 
-void MpiCommunicator::reduce_scatter(const Context& /*ctx*/, const Tensor& in, const Tensor& out) {
+void HostCommunicator::reduce_scatter(const Context& /*ctx*/, const Tensor& in, const Tensor& out) {
   TRAINER_CHECK(in.contiguous() && out.contiguous() && in.dtype == out.dtype && in.numel() == out.numel() * size(),
                 "reduce_scatter of {} {} elements into {} {} on {} ranks", in.numel(), dtype_name(in.dtype),
                 out.numel(), dtype_name(out.dtype), size());
@@ -148,7 +148,8 @@ void MpiCommunicator::reduce_scatter(const Context& /*ctx*/, const Tensor& in, c
       pieces_[static_cast<std::size_t>(r)] = {source + r * part_bytes + first * element, count * element, scratch(r),
                                               count * element};
   };
-  const bool inline_payload = collective.count * element <= MpiExchange::kInlineBytes && collective.count <= segment;
+  const bool inline_payload =
+      collective.count * element <= CollectiveExchange::kInlineBytes && collective.count <= segment;
   clear_pieces();
   if (inline_payload) set_pieces(0, collective.count);
   announce(collective, in.bytes());
@@ -164,7 +165,7 @@ void MpiCommunicator::reduce_scatter(const Context& /*ctx*/, const Tensor& in, c
   exchange_.finish();
 }
 
-void MpiCommunicator::all_gather(const Context& /*ctx*/, const Tensor& in, const Tensor& out) {
+void HostCommunicator::all_gather(const Context& /*ctx*/, const Tensor& in, const Tensor& out) {
   TRAINER_CHECK(in.contiguous() && out.contiguous() && in.dtype == out.dtype && out.numel() == in.numel() * size(),
                 "all_gather of {} {} elements into {} {} on {} ranks", in.numel(), dtype_name(in.dtype), out.numel(),
                 dtype_name(out.dtype), size());
@@ -176,13 +177,13 @@ void MpiCommunicator::all_gather(const Context& /*ctx*/, const Tensor& in, const
   for (int r = 0; r < size(); ++r)
     pieces_[static_cast<std::size_t>(r)] = {source, bytes, target + r * in.bytes(), bytes};
   announce(collective, out.bytes());
-  if (bytes > MpiExchange::kInlineBytes) exchange_.transfer(pieces_);
+  if (bytes > CollectiveExchange::kInlineBytes) exchange_.transfer(pieces_);
   char* own = target + rank() * in.bytes();
   if (own != source && bytes > 0) std::memcpy(own, source, static_cast<std::size_t>(bytes));
   exchange_.finish();
 }
 
-void MpiCommunicator::broadcast(const Context& /*ctx*/, const Tensor& data, int root) {
+void HostCommunicator::broadcast(const Context& /*ctx*/, const Tensor& data, int root) {
   TRAINER_CHECK(data.contiguous() && root >= 0 && root < size(), "broadcast from root {} of {} ranks", root, size());
   const Collective collective{
       .count = enter(data.numel()), .root = root, .kind = CollectiveKind::broadcast, .dtype = data.dtype};
@@ -195,32 +196,40 @@ void MpiCommunicator::broadcast(const Context& /*ctx*/, const Tensor& data, int 
     if (r == root) piece = {.receive = own, .receive_bytes = bytes};
   }
   announce(collective, data.bytes());
-  if (bytes > MpiExchange::kInlineBytes) exchange_.transfer(pieces_);
+  if (bytes > CollectiveExchange::kInlineBytes) exchange_.transfer(pieces_);
   exchange_.finish();
 }
 
-void MpiCommunicator::barrier() {
+void HostCommunicator::barrier() {
   enter(0);
   clear_pieces();
   announce({.kind = CollectiveKind::barrier}, 0);
   exchange_.finish();
 }
 
-std::unique_ptr<Communicator> MpiCommunicator::split(int color, int key, const std::string& name) {
-  TRAINER_CHECK(color >= 0, "color {}", color);
-  barrier();  // MPI_Comm_split has no timeout: enter it only when all ranks have come
-  MPI_Comm part = MPI_COMM_NULL;
-  check_mpi(MPI_Comm_split(exchange_.comm(), color, key, &part), "MPI_Comm_split");
-  return std::make_unique<MpiCommunicator>(part, name, job_, options_);
+std::unique_ptr<Communicator> HostCommunicator::split(int color, int key, const std::string& name) {
+  struct Wish {
+    std::int32_t color, key;
+  };
+  Wish mine{color, key};
+  std::vector<Wish> wishes(pieces_.size());
+  all_gather({}, tensor_over(&mine, Dtype::u8, 1, sizeof mine),
+             tensor_over(wishes.data(), Dtype::u8, size(), sizeof mine));
+  std::vector<int> members;
+  for (int r = 0; r < size(); ++r)
+    if (wishes[static_cast<std::size_t>(r)].color == color) members.push_back(r);
+  std::stable_sort(members.begin(), members.end(), [&](int a, int b) {
+    return wishes[static_cast<std::size_t>(a)].key < wishes[static_cast<std::size_t>(b)].key;
+  });
+  return std::make_unique<HostCommunicator>(exchange_.transport().part(members), name, job_, options_);
 }
 
 }  // namespace
 
-std::unique_ptr<Communicator> make_mpi_world(const std::shared_ptr<JobRanks>& ranks,
-                                             const CommunicatorOptions& options) {
-  MPI_Comm world = MPI_COMM_NULL;
-  check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &world), "MPI_Comm_dup");
-  return std::make_unique<MpiCommunicator>(world, "world", ranks, options);
+std::unique_ptr<Communicator> make_host_communicator(std::unique_ptr<Transport> transport, const std::string& name,
+                                                     const std::shared_ptr<JobRanks>& ranks,
+                                                     const CommunicatorOptions& options) {
+  return std::make_unique<HostCommunicator>(std::move(transport), name, ranks, options);
 }
 
 }  // namespace trainer

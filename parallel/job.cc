@@ -1,0 +1,19 @@
+#include "parallel/job.h"
+
+#include <utility>
+
+#include "parallel/host_communicator.h"
+#include "parallel/nccl_communicator.h"
+
+namespace trainer {
+
+std::unique_ptr<Communicator> Job::world(const CommunicatorOptions& options, const std::shared_ptr<JobRanks>& ranks) {
+  return make_host_communicator(transport(), "world", ranks, options);
+}
+
+std::unique_ptr<Communicator> Job::gpu_world(Device device, const CommunicatorOptions& options,
+                                             std::function<void(const std::string&)> report) {
+  return make_nccl_world(world(options), ranks_, device, options, std::move(report));
+}
+
+}  // namespace trainer
