@@ -149,8 +149,8 @@ TRAINER_HOST_DEVICE inline double sin_turn(std::uint32_t turn, std::uint32_t qua
 }  // namespace rounded
 
 /// Standard normal as element `index` of the stream `key`: Box and Muller 1958. Two words of block index / 2 make a
-/// radius and an angle, the even index takes the cosine and the odd one the sine. Smaller than 6.77 in size. The same bits on
-/// every host and device.
+/// radius and an angle, the even index takes the cosine and the odd one the sine. Smaller than 6.77 in size. The same
+/// bits on every host and device.
 TRAINER_HOST_DEVICE inline double normal_at(std::uint64_t key, std::uint64_t index) {
   const Philox4 block = philox(key, index >> 1);
   const std::uint64_t odd = 2 * static_cast<std::uint64_t>(block.v[0]) + 1;

@@ -111,8 +111,8 @@ void cross_entropy(const Context& ctx, const CrossEntropyArgs& args) {
   const Dtype dtype = accumulator_dtype(args.logits.dtype);
   std::vector<std::byte> memory(static_cast<std::size_t>(args.logits.rows * 3 * dtype_size(dtype)));
   const Tensor stats = tensor_over(memory.data(), dtype, args.logits.rows, 3);
-  cross_entropy_stats(
-      ctx, {.logits = args.logits, .targets = args.targets, .stats = stats, .valid_cols = args.valid_cols});
+  cross_entropy_stats(ctx,
+                      {.logits = args.logits, .targets = args.targets, .stats = stats, .valid_cols = args.valid_cols});
   cross_entropy_finish(ctx, {.logits = args.logits,
                              .targets = args.targets,
                              .stats = stats,
