@@ -1,0 +1,87 @@
+// The configurations that come with the program: each reads, fits its number of ranks, and needs the memory that its
+// head says, on the card that its head names.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <regex>
+
+#include "core/config/reader.h"
+#include "core/config/resolve.h"
+#include "core/train/plan.h"
+
+namespace trainer::test {
+namespace {
+
+/// The comment at the top of a file, as one line.
+std::string head_of(const std::filesystem::path& path) {
+  std::ifstream file(path);
+  std::string head, line;
+  while (std::getline(file, line) && line.starts_with("# ")) head += line.substr(2) + " ";
+  return head;
+}
+
+struct Promise {
+  int ranks = 0;
+  std::string card;  // empty: CPU ranks
+  double bytes = 0.0;
+};
+Promise promise_of(const std::string& head) {
+  static const std::regex kForm(
+      R"((GPUs: (\d+) x ([a-z0-9-]+)|CPU ranks: (\d+))\. Memory: ([0-9.]+) ([MG])iB a rank\.)");
+  std::smatch found;
+  if (!std::regex_search(head, found, kForm)) return {};
+  const bool gpus = found[2].matched;
+  return {.ranks = std::stoi(gpus ? found[2] : found[4]),
+          .card = found[3],
+          .bytes = std::stod(found[5]) * (found[6] == "G" ? 1 << 30 : 1 << 20)};
+}
+
+std::vector<std::filesystem::path> config_files() {
+  std::vector<std::filesystem::path> files;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(CONFIG_FOLDER))
+    if (entry.path().extension() == ".yaml") files.push_back(entry.path());
+  return files;
+}
+
+TEST(Configs, NeedWhatTheirHeadsSay) {
+  const auto files = config_files();
+  EXPECT_GE(files.size(), 13U);
+  for (const auto& path : files) {
+    SCOPED_TRACE(path.string());
+    const Promise promise = promise_of(head_of(path));
+    ASSERT_GT(promise.ranks, 0) << "the head has no line 'GPUs: N x CARD. Memory: X GiB a rank.'";
+    // Those of the benchmarks name no data.
+    const bool bench = path.parent_path().filename() == "bench";
+    Config config =
+        read_config({.files = {path.string()},
+                     .sets = bench ? std::vector<std::string>{"data.train=[none]"} : std::vector<std::string>{},
+                     .environment = {},
+                     .world_size = promise.ranks});
+    resolve_defaults(config, promise.ranks);
+    for (int rank = 0; rank < promise.ranks; ++rank) {
+      const std::int64_t bytes = plan_memory(config, rank).total_bytes();
+      EXPECT_NEAR(static_cast<double>(bytes), promise.bytes, 0.01 * promise.bytes) << "rank " << rank;
+      if (!promise.card.empty()) {
+        EXPECT_LE(bytes, card_bytes(promise.card)) << "rank " << rank;
+      }
+    }
+  }
+}
+
+/// The second layout in the head of configs/14b-2xh200.yaml.
+TEST(Configs, FourteenBillionFitTwoCardsUnderZero3Too) {
+  const std::filesystem::path path = std::filesystem::path(CONFIG_FOLDER) / "14b-2xh200.yaml";
+  const std::string head = head_of(path);
+  static const std::regex kSet(R"(--set (\S+))");
+  std::vector<std::string> sets;
+  for (std::sregex_iterator set(head.begin(), head.end(), kSet), end; set != end; ++set) sets.push_back((*set)[1]);
+  EXPECT_EQ(sets.size(), 6U) << head;
+  Config config = read_config({.files = {path.string()}, .sets = sets, .environment = {}, .world_size = 2});
+  resolve_defaults(config, 2);
+  EXPECT_EQ(config.parallelism.zero_stage, 3);
+  EXPECT_LE(plan_memory(config, 0).total_bytes(), card_bytes("h200"));
+}
+
+}  // namespace
+}  // namespace trainer::test
