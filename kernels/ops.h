@@ -81,6 +81,12 @@ struct CastArgs {
 struct AddArgs {
   Tensor a, b, out;  // [N, C] T
 };
+/// out = parts[0] + parts[1] + ..., added in this order in A, rounded once: what several ranks computed of one sum. out
+/// may be one of the parts.
+struct SumPartsArgs {
+  Tensor parts;  // [P * N, C] T: part after part
+  Tensor out;    // [N, C] T
+};
 /// x += bias on every row.
 struct AddBiasArgs {
   Tensor x;     // [N, C] T
@@ -409,6 +415,7 @@ struct MasterWriteArgs {
   OP(fill, FillArgs)                                   \
   OP(cast, CastArgs)                                   \
   OP(add, AddArgs)                                     \
+  OP(sum_parts, SumPartsArgs)                          \
   OP(add_bias, AddBiasArgs)                            \
   OP(bias_backward, BiasBackwardArgs)                  \
   OP(dropout, DropoutArgs)                             \

@@ -23,4 +23,13 @@ T* vector_of(const Tensor& tensor, const char* name, std::int64_t n) {
   return tensor.as<T>();
 }
 
+/// How many tensors of the shape of `whole` lie one behind the other in `parts`.
+inline std::int64_t parts_of(const Tensor& parts, const Tensor& whole, const char* name) {
+  TRAINER_CHECK(parts.dtype == whole.dtype && parts.cols == whole.cols && whole.rows > 0 && parts.rows > 0 &&
+                    parts.rows % whole.rows == 0,
+                "{}: parts are {} [{}, {}] of {} [{}, {}]", name, dtype_name(parts.dtype), parts.rows, parts.cols,
+                dtype_name(whole.dtype), whole.rows, whole.cols);
+  return parts.rows / whole.rows;
+}
+
 }  // namespace trainer::ops

@@ -32,13 +32,15 @@ std::string text_of(const Collective& c) {
   constexpr std::string_view kOps[] = {"sum", "max", "min"};
   if (c.kind == CollectiveKind::all_reduce) text += fmt::format(" ({})", kOps[static_cast<std::size_t>(c.op)]);
   if (c.kind == CollectiveKind::broadcast) text += fmt::format(" (root {})", c.root);
+  if (c.kind == CollectiveKind::rotate) text += fmt::format(" (shift {})", c.shift);
   return text;
 }
 
 }  // namespace
 
 std::string_view collective_name(CollectiveKind kind) {
-  constexpr std::string_view kNames[] = {"barrier", "all_reduce", "reduce_scatter", "all_gather", "broadcast"};
+  constexpr std::string_view kNames[] = {"barrier",    "all_reduce", "reduce_scatter",
+                                         "all_gather", "rotate",     "broadcast"};
   return kNames[static_cast<std::size_t>(kind)];
 }
 
@@ -96,7 +98,8 @@ void CollectiveExchange::announce(Collective collective, std::int64_t bytes, con
 
 void CollectiveExchange::check_description(int peer, const Collective& theirs) const {
   if (theirs.number == current_.number && theirs.count == current_.count && theirs.root == current_.root &&
-      theirs.kind == current_.kind && theirs.dtype == current_.dtype && theirs.op == current_.op)
+      theirs.shift == current_.shift && theirs.kind == current_.kind && theirs.dtype == current_.dtype &&
+      theirs.op == current_.op)
     return;
   fail(ExitCode::communication, "{}: the ranks disagree: {} is in {}, {} in {}", where(), describe(rank_),
        text_of(current_), describe(peer), text_of(theirs));

@@ -11,15 +11,16 @@
 
 namespace trainer {
 
-enum class CollectiveKind : std::uint8_t { barrier, all_reduce, reduce_scatter, all_gather, broadcast };
+enum class CollectiveKind : std::uint8_t { barrier, all_reduce, reduce_scatter, all_gather, rotate, broadcast };
 std::string_view collective_name(CollectiveKind kind);
 
 /// What a rank is about to do. Ranks send it to each other first, so that a disagreement is an error that names both
 /// sides instead of a hang or a truncated message.
 struct Collective {
   std::uint64_t number = 0;  // counts the collectives of the group
-  std::int64_t count = 0;    // elements: all_reduce, broadcast: data; reduce_scatter: out; all_gather: in
+  std::int64_t count = 0;    // elements: all_reduce, broadcast: data; reduce_scatter: out; all_gather, rotate: in
   std::int32_t root = -1;    // broadcast only
+  std::int32_t shift = 0;    // rotate only
   CollectiveKind kind = CollectiveKind::barrier;
   Dtype dtype = Dtype::u8;
   ReduceOp op = ReduceOp::sum;

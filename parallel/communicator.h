@@ -32,6 +32,10 @@ class Communicator {
   virtual void reduce_scatter(const Context& ctx, const Tensor& in, const Tensor& out) = 0;
   /// out: size() x in.numel() elements, in rank order. `in` may be part number rank() of `out` itself.
   virtual void all_gather(const Context& ctx, const Tensor& in, const Tensor& out) = 0;
+  /// out: `in` of rank (rank() + shift) mod size(), so that each rank sends to the one `shift` places before it. 0 <=
+  /// shift < size(); 0 copies. size() - 1 shifts make an all-gather in steps, or with sums of what came, a
+  /// reduce-scatter. The two may not overlap.
+  virtual void rotate(const Context& ctx, const Tensor& in, const Tensor& out, int shift) = 0;
   /// data of `root` to all.
   virtual void broadcast(const Context& ctx, const Tensor& data, int root) = 0;
   virtual void barrier() = 0;
@@ -41,5 +45,13 @@ class Communicator {
   /// The ranks with the same color form a new group, ordered by key. Collective over this group.
   virtual std::unique_ptr<Communicator> split(int color, int key, const std::string& name) = 0;
 };
+
+/// The conditions of Communicator::rotate.
+inline void check_rotate(const Communicator& group, const Tensor& in, const Tensor& out, int shift) {
+  TRAINER_CHECK(in.contiguous() && out.contiguous() && in.dtype == out.dtype && in.numel() == out.numel() &&
+                    shift >= 0 && shift < group.size(),
+                "rotate of {} {} elements into {} {} by {} of {} ranks", in.numel(), dtype_name(in.dtype), out.numel(),
+                dtype_name(out.dtype), shift, group.size());
+}
 
 }  // namespace trainer

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/runtime/device.h"
 #include "parallel/collective_exchange.h"
 #include "parallel/reduce.h"
 
@@ -29,6 +30,7 @@ class HostCommunicator final : public Communicator {
   void all_reduce(const Context& ctx, const Tensor& data, ReduceOp op) override;
   void reduce_scatter(const Context& ctx, const Tensor& in, const Tensor& out) override;
   void all_gather(const Context& ctx, const Tensor& in, const Tensor& out) override;
+  void rotate(const Context& ctx, const Tensor& in, const Tensor& out, int shift) override;
   void broadcast(const Context& ctx, const Tensor& data, int root) override;
   void barrier() override;
   std::unique_ptr<Communicator> split(int color, int key, const std::string& name) override;
@@ -180,6 +182,24 @@ void HostCommunicator::all_gather(const Context& /*ctx*/, const Tensor& in, cons
   if (bytes > CollectiveExchange::kInlineBytes) exchange_.transfer(pieces_);
   char* own = target + rank() * in.bytes();
   if (own != source && bytes > 0) std::memcpy(own, source, static_cast<std::size_t>(bytes));
+  exchange_.finish();
+}
+
+void HostCommunicator::rotate(const Context& ctx, const Tensor& in, const Tensor& out, int shift) {
+  check_rotate(*this, in, out, shift);
+  if (shift == 0) return copy(ctx, out.data, in.data, in.bytes());
+  const Collective collective{
+      .count = enter(in.numel()), .shift = shift, .kind = CollectiveKind::rotate, .dtype = in.dtype};
+  const std::int64_t bytes = collective.count * dtype_size(in.dtype);
+  clear_pieces();
+  Piece& to = pieces_[static_cast<std::size_t>((rank() + size() - shift) % size())];
+  to.send = static_cast<const char*>(in.data);
+  to.send_bytes = bytes;
+  Piece& from = pieces_[static_cast<std::size_t>((rank() + shift) % size())];  // of two ranks, the same
+  from.receive = static_cast<char*>(out.data);
+  from.receive_bytes = bytes;
+  announce(collective, in.bytes());
+  if (bytes > CollectiveExchange::kInlineBytes) exchange_.transfer(pieces_);
   exchange_.finish();
 }
 

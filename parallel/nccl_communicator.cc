@@ -60,6 +60,21 @@ void alone(const Context& ctx, const Tensor& in, const Tensor& out) {
   if (in.data != out.data) copy(ctx, out.data, in.data, in.bytes());
 }
 
+bool went_wrong(ncclResult_t result) {
+  return result != ncclSuccess && result != ncclInProgress;
+}
+
+/// Both in one group: neither waits for the other.
+template <class Send, class Receive>
+ncclResult_t send_and_receive(const Send& send, const Receive& receive) {
+  ncclResult_t result = ncclGroupStart();
+  if (went_wrong(result)) return result;
+  result = send();
+  if (!went_wrong(result)) result = receive();
+  const ncclResult_t end = ncclGroupEnd();  // also after a failure: the group must not stay open
+  return went_wrong(result) ? result : end;
+}
+
 /// The group of all ranks of `host`; absent when that is one.
 std::shared_ptr<NcclGroup> connect(Communicator& host, NcclJob& job) {
   if (host.size() == 1) return nullptr;
@@ -87,6 +102,7 @@ class NcclCommunicator final : public Communicator {
   void all_reduce(const Context& ctx, const Tensor& data, ReduceOp op) override;
   void reduce_scatter(const Context& ctx, const Tensor& in, const Tensor& out) override;
   void all_gather(const Context& ctx, const Tensor& in, const Tensor& out) override;
+  void rotate(const Context& ctx, const Tensor& in, const Tensor& out, int shift) override;
   void broadcast(const Context& ctx, const Tensor& data, int root) override;
   void barrier() override { host_->barrier(); }
   void abort() override { job_->watch.abort(); }
@@ -140,6 +156,18 @@ void NcclCommunicator::all_gather(const Context& ctx, const Tensor& in, const Te
   const std::size_t bytes = bytes_of(enter(in.numel()), in);
   group_->queue(ctx, "all_gather", out.bytes(), [&](ncclComm_t comm, cudaStream_t stream) {
     return ncclAllGather(in.data, out.data, bytes, ncclUint8, comm, stream);
+  });
+}
+
+void NcclCommunicator::rotate(const Context& ctx, const Tensor& in, const Tensor& out, int shift) {
+  check_rotate(*this, in, out, shift);
+  if (on_host(ctx)) return host_->rotate(ctx, in, out, shift);
+  if (!group_ || shift == 0) return alone(ctx, in, out);
+  const std::size_t bytes = bytes_of(enter(in.numel()), in);
+  group_->queue(ctx, "rotate", in.bytes(), [&](ncclComm_t comm, cudaStream_t stream) {
+    return send_and_receive(
+        [&] { return ncclSend(in.data, bytes, ncclUint8, (rank() + size() - shift) % size(), comm, stream); },
+        [&] { return ncclRecv(out.data, bytes, ncclUint8, (rank() + shift) % size(), comm, stream); });
   });
 }
 

@@ -32,6 +32,10 @@ void PlanCommunicator::all_gather(const Context& /*ctx*/, const Tensor& /*in*/, 
   refuse("all_gather");
 }
 
+void PlanCommunicator::rotate(const Context& /*ctx*/, const Tensor& /*in*/, const Tensor& /*out*/, int /*shift*/) {
+  refuse("rotate");
+}
+
 void PlanCommunicator::broadcast(const Context& /*ctx*/, const Tensor& /*data*/, int /*root*/) {
   refuse("broadcast");
 }

@@ -29,6 +29,10 @@ void ProfiledCommunicator::all_gather(const Context& ctx, const Tensor& in, cons
   profiled(ctx, *inner_, "all_gather", out, [&] { inner_->all_gather(ctx, in, out); });
 }
 
+void ProfiledCommunicator::rotate(const Context& ctx, const Tensor& in, const Tensor& out, int shift) {
+  profiled(ctx, *inner_, shift == 0 ? "copy" : "rotate", in, [&] { inner_->rotate(ctx, in, out, shift); });
+}
+
 void ProfiledCommunicator::broadcast(const Context& ctx, const Tensor& data, int root) {
   profiled(ctx, *inner_, "broadcast", data, [&] { inner_->broadcast(ctx, data, root); });
 }

@@ -18,6 +18,7 @@ class ProfiledCommunicator final : public Communicator {
   void all_reduce(const Context& ctx, const Tensor& data, ReduceOp op) override;
   void reduce_scatter(const Context& ctx, const Tensor& in, const Tensor& out) override;
   void all_gather(const Context& ctx, const Tensor& in, const Tensor& out) override;
+  void rotate(const Context& ctx, const Tensor& in, const Tensor& out, int shift) override;
   void broadcast(const Context& ctx, const Tensor& data, int root) override;
   void barrier() override { inner_->barrier(); }
   void abort() override { inner_->abort(); }

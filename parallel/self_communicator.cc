@@ -26,6 +26,11 @@ void SelfCommunicator::all_gather(const Context& ctx, const Tensor& in, const Te
   copy_tensor(ctx, in, out);
 }
 
+void SelfCommunicator::rotate(const Context& ctx, const Tensor& in, const Tensor& out, int shift) {
+  check_rotate(*this, in, out, shift);
+  copy_tensor(ctx, in, out);
+}
+
 void SelfCommunicator::broadcast(const Context& ctx, const Tensor& data, int root) {
   TRAINER_CHECK(root == 0, "root {} of a group of one rank", root);
   copy_tensor(ctx, data, data);

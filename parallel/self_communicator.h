@@ -14,6 +14,7 @@ class SelfCommunicator final : public Communicator {
   void all_reduce(const Context& ctx, const Tensor& data, ReduceOp op) override;
   void reduce_scatter(const Context& ctx, const Tensor& in, const Tensor& out) override;
   void all_gather(const Context& ctx, const Tensor& in, const Tensor& out) override;
+  void rotate(const Context& ctx, const Tensor& in, const Tensor& out, int shift) override;
   void broadcast(const Context& ctx, const Tensor& data, int root) override;
   void barrier() override {}
   std::unique_ptr<Communicator> split(int color, int key, const std::string& name) override;

@@ -26,6 +26,9 @@ class SkippingCommunicator final : public Communicator {
   void all_gather(const Context& ctx, const Tensor& in, const Tensor& out) override {
     if (!*skips_) inner_->all_gather(ctx, in, out);
   }
+  void rotate(const Context& ctx, const Tensor& in, const Tensor& out, int shift) override {
+    if (!*skips_) inner_->rotate(ctx, in, out, shift);
+  }
   void broadcast(const Context& ctx, const Tensor& data, int root) override {
     if (!*skips_) inner_->broadcast(ctx, data, root);
   }

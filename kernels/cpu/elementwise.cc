@@ -49,6 +49,20 @@ void add(const Context&, const AddArgs& args) {
   });
 }
 
+void sum_parts(const Context&, const SumPartsArgs& args) {
+  const std::int64_t rows = args.out.rows, cols = args.out.cols, parts = parts_of(args.parts, args.out, "sum_parts");
+  visit_float(args.out.dtype, [&]<class T>(TypeTag<T>) {
+    const Rows<T> from = rows_of<T>(args.parts), out = rows_of<T>(args.out);
+    parallel_for(rows, parts * cols, [&](std::int64_t n) {
+      for (std::int64_t c = 0; c < cols; ++c) {
+        Acc<T> sum = widen(from[n][c]);
+        for (std::int64_t part = 1; part < parts; ++part) sum += widen(from[part * rows + n][c]);
+        out[n][c] = narrow<T>(sum);
+      }
+    });
+  });
+}
+
 void add_bias(const Context&, const AddBiasArgs& args) {
   visit_float(args.x.dtype, [&]<class T>(TypeTag<T>) {
     const Rows<T> x = rows_of<T>(args.x);

@@ -103,6 +103,34 @@ struct Add {
 };
 
 template <class T>
+struct SumParts {
+  View<T> parts, out;
+  int64_t rows;  // of a part
+  int count;
+
+  template <int N>
+  struct Loaded {
+    float sum[N];
+  };
+  template <int N>
+  __device__ Loaded<N> load(int64_t row, int64_t col) const {
+    Loaded<N> loaded;
+    Packed<T, N>::load(parts.at(row, col)).unpack(loaded.sum);
+    for (int part = 1; part < count; ++part) {
+      float x[N];
+      Packed<T, N>::load(parts.at(part * rows + row, col)).unpack(x);
+#pragma unroll
+      for (int i = 0; i < N; ++i) loaded.sum[i] += x[i];
+    }
+    return loaded;
+  }
+  template <int N>
+  __device__ void store(int64_t row, int64_t col, const Loaded<N>& loaded) const {
+    store_vector<N>(out.at(row, col), loaded.sum);
+  }
+};
+
+template <class T>
 struct Dropout {
   View<T> x, out;
   uint64_t key;
@@ -174,6 +202,19 @@ void add(const Context& ctx, const AddArgs& args) {
     const LoopShape shape = loop_shape(args.a, args.b, args.out);
     launch_elementwise<kVector<T>, 2>(ctx, Add<T>{view_of<T>(args.a), view_of<T>(args.b), view_of<T>(args.out)},
                                       shape.rows, shape.cols, all_aligned16(args.a, args.b, args.out), "add");
+  });
+}
+
+void sum_parts(const Context& ctx, const SumPartsArgs& args) {
+  const Tensor &parts = args.parts, &out = args.out;
+  const auto count = static_cast<int>(parts_of(parts, out, "sum_parts"));
+  visit_float(out.dtype, "sum_parts", [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    const bool flat = parts.contiguous() && out.contiguous();
+    const Tensor from = flat ? parts.reshape(count, out.numel()) : parts;  // a part is one row
+    const Tensor to = flat ? out.flat() : out;
+    const SumParts<T> body{view_of<T>(from), view_of<T>(to), to.rows, count};
+    launch_elementwise<kVector<T>, 2>(ctx, body, to.rows, to.cols, all_aligned16(from, to), "sum_parts");
   });
 }
 

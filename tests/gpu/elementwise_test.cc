@@ -66,6 +66,22 @@ TEST(GpuAdd, SeparateAndInPlace) {
   });
 }
 
+TEST(GpuSumParts, IntoOtherMemoryAndOntoAPart) {
+  TRAINER_REQUIRE_GPU();
+  for_each_case([](Dtype dtype, Layout layout, Shape shape) {
+    for (const std::int64_t count : {1, 2, 5}) {
+      Twins twins;
+      const Twin& parts = twins.make("parts", dtype, count * shape.rows, shape.cols, layout).randomise(1).exact();
+      const Twin& out = twins.make("out", dtype, shape.rows, shape.cols, layout).exact();
+      twins.check([&](const Context& ctx) {
+        const Tensor all = parts.tensor(ctx);
+        ops::sum_parts(ctx, {.parts = all, .out = out.tensor(ctx)});
+        ops::sum_parts(ctx, {.parts = all, .out = all.row_range((count - 1) * shape.rows, shape.rows)});
+      });
+    }
+  });
+}
+
 TEST(GpuBias, AddAndSumColumns) {
   TRAINER_REQUIRE_GPU();
   for_each_case([](Dtype dtype, Layout layout, Shape shape) {

@@ -125,6 +125,14 @@ void check_collectives(const Context& ctx, Communicator& world, Dtype dtype, std
   world.all_gather(ctx, own, whole.tensor());
   whole.expect(gathered, "all_gather in place " + what);
 
+  const Numbers other(ctx, dtype, n);
+  part.set(mine);
+  for (int shift = 0; shift < size; ++shift) {
+    world.rotate(ctx, part.tensor(), other.tensor(), shift);
+    other.expect([&](std::int64_t i) { return value_of((rank + shift) % size, i); },
+                 fmt::format("rotate by {} {}", shift, what));
+  }
+
   part.set(mine);
   world.broadcast(ctx, part.tensor(), size - 1);
   part.expect([&](std::int64_t i) { return value_of(size - 1, i); }, "broadcast " + what);

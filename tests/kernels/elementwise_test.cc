@@ -62,6 +62,25 @@ TEST(Add, MayOverwriteEitherInput) {
   EXPECT_TRUE(onto_b.same_bits(out));
 }
 
+TEST(SumParts, AddsInOrderAndRoundsOnce) {
+  constexpr std::int64_t kParts = 3, kRows = 2, kCols = 9;
+  HostTensor parts(Dtype::bf16, kParts * kRows, kCols), out(Dtype::bf16, kRows, kCols);
+  for (std::int64_t r = 0; r < kRows; ++r)
+    for (std::int64_t c = 0; c < kCols; ++c) {
+      parts.set(r, c, 256.0);
+      parts.set(kRows + r, c, 1.0);  // half a unit in the last place: lost when rounded after each addition
+      parts.set(2 * kRows + r, c, static_cast<double>(1 + 2 * c));
+    }
+  HostTensor onto = parts;
+  ops::sum_parts(kCpu, {.parts = parts, .out = out});
+  ops::sum_parts(kCpu, {.parts = onto, .out = onto.tensor().row_range(kRows, kRows)});
+  for (std::int64_t r = 0; r < kRows; ++r)
+    for (std::int64_t c = 0; c < kCols; ++c) {
+      EXPECT_EQ(out.get(r, c), 258.0 + 2.0 * static_cast<double>(c)) << "257 + 1 + 2c is even, so it is exact";
+      EXPECT_EQ(onto.get(kRows + r, c), out.get(r, c)) << "onto one of the parts";
+    }
+}
+
 TEST(AddBias, AddsToEveryRowAndItsGradientIsTheColumnSum) {
   const HostTensor before = random_tensor(5, 70, 1);  // wider than a block of columns
   HostTensor x = before, bias = random_tensor(70, 1, 2);

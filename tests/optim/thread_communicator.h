@@ -48,6 +48,7 @@ class ThreadCommunicator final : public Communicator {
   }
   void reduce_scatter(const Context&, const Tensor&, const Tensor&) override { missing(); }
   void all_gather(const Context&, const Tensor&, const Tensor&) override { missing(); }
+  void rotate(const Context&, const Tensor&, const Tensor&, int) override { missing(); }
   void broadcast(const Context&, const Tensor&, int) override { missing(); }
   void barrier() override { group_->barrier.arrive_and_wait(); }
 

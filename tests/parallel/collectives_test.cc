@@ -96,6 +96,21 @@ TYPED_TEST(Collectives, AllGatherFromOtherMemoryAndInPlace) {
   });
 }
 
+TYPED_TEST(Collectives, RotateByEveryShift) {
+  this->for_all_counts([&](Communicator& group, std::int64_t n) {
+    const std::vector<TypeParam> in = values<TypeParam>(group.rank(), n);
+    for (int shift = 0; shift < group.size(); ++shift) {
+      std::vector<TypeParam> sent = in, out(in.size());
+      group.rotate(kHost, tensor_of(sent), tensor_of(out), shift);
+      for (std::int64_t i = 0; i < n; ++i) {
+        const double expected = value_at((group.rank() + shift) % group.size(), i);
+        ASSERT_EQ(to_double(out[static_cast<std::size_t>(i)]), expected) << "shift " << shift;
+        ASSERT_EQ(to_double(sent[static_cast<std::size_t>(i)]), value_at(group.rank(), i)) << "the input was changed";
+      }
+    }
+  });
+}
+
 TYPED_TEST(Collectives, BroadcastFromEveryRoot) {
   this->for_all_counts([&](Communicator& group, std::int64_t n) {
     for (int root = 0; root < group.size(); ++root) {

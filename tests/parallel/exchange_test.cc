@@ -43,6 +43,8 @@ TEST(Recording, CountsCallsBytesAndWhatARingSends) {
   for (int i = 0; i < 3; ++i) dp->all_reduce(kHost, tensor_of(whole), ReduceOp::sum);
   dp->reduce_scatter(kHost, tensor_of(whole), tensor_of(part));
   dp->all_gather(kHost, tensor_of(part), tensor_of(whole));
+  std::vector<float> other(part.size());
+  for (int shift = 0; shift < dp->size(); ++shift) dp->rotate(kHost, tensor_of(part), tensor_of(other), shift);
   world.broadcast(kHost, tensor_of(whole), 0);
   world.barrier();
 
@@ -55,6 +57,7 @@ TEST(Recording, CountsCallsBytesAndWhatARingSends) {
   EXPECT_EQ(record->of("dp", "reduce_scatter").wire_bytes, pass);
   EXPECT_EQ(record->of("dp", "all_gather").bytes, bytes);
   EXPECT_EQ(record->of("dp", "all_gather").wire_bytes, pass);
+  EXPECT_EQ(record->of("dp", "rotate").wire_bytes, pass) << "all shifts are an all-gather; the copy to itself is free";
   EXPECT_EQ(record->of("world", "broadcast").calls, 1);
   EXPECT_EQ(record->of("world", "barrier").calls, 1);
   EXPECT_EQ(record->of("world", "all_reduce").calls, 0);
