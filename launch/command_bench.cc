@@ -50,7 +50,8 @@ ExitCode command_bench(const BenchCommandOptions& options, Bootstrap& bootstrap)
     device.total_bytes = properties.total_bytes;
   }
   const bool lead = bootstrap.rank() == 0;
-  auto world = bootstrap.world(ctx.device, {.timeout_seconds = config.comm.timeout_seconds});
+  auto world = bootstrap.world(ctx.device, {.timeout_seconds = config.comm.timeout_seconds,
+                                            .peer_copy_bytes = config.comm.peer_copies ? kPeerCopyBytes : 0});
   if (options.comm) return bench_comm(options, config, ctx, lead, std::move(world));
   Engine engine(config, ctx, std::move(world), no_fault);
   if (lead) {

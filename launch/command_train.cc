@@ -45,7 +45,10 @@ ExitCode command_train(const ConfigOptions& options, Bootstrap& bootstrap) {
                       .startup = startup};
   startup.end("device");
   std::unique_ptr<Communicator> world =
-      bootstrap.world(ctx.device, {.timeout_seconds = config.comm.timeout_seconds, .fault = &fault, .stop = &stop});
+      bootstrap.world(ctx.device, {.timeout_seconds = config.comm.timeout_seconds,
+                                   .fault = &fault,
+                                   .stop = &stop,
+                                   .peer_copy_bytes = config.comm.peer_copies ? kPeerCopyBytes : 0});
   startup.end("communicators");
   return Trainer(config, launch, std::move(world), fault, log).run();
 }

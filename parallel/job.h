@@ -14,6 +14,9 @@
 
 namespace trainer {
 
+/// Where copy engines begin to pay: one kernel of NCCL is sooner done with less.
+inline constexpr std::int64_t kPeerCopyBytes = std::int64_t{1} << 20;
+
 struct CommunicatorOptions {
   /// A collective that waits longer throws.
   double timeout_seconds = 600;
@@ -27,6 +30,9 @@ struct CommunicatorOptions {
   /// Longest message. Longer tensors travel in pieces, which also bounds the memory that reductions need:
   /// size x piece_bytes.
   std::int64_t piece_bytes = 1 << 20;
+  /// Tensors of which each two GPUs of one host exchange at least this much go by their copy engines (nccl_peers.h); 0:
+  /// none do.
+  std::int64_t peer_copy_bytes = 0;
 };
 
 /// One object a process.

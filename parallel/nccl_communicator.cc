@@ -86,6 +86,7 @@ std::shared_ptr<NcclGroup> connect(Communicator& host, NcclJob& job) {
   host.broadcast({}, tensor_over(id.internal, Dtype::u8, 1, sizeof id.internal), 0);
   auto group =
       std::make_shared<NcclGroup>(host.name(), id, host.rank(), host.size(), job.device, job.ranks, job.options);
+  if (job.options.peer_copy_bytes > 0) group->connect_peers(host);
   job.watch.add(group);
   return group;
 }
@@ -112,6 +113,10 @@ class NcclCommunicator final : public Communicator {
   static bool on_host(const Context& ctx) { return ctx.device.kind == DeviceKind::cpu; }
   /// Carries out planned faults; returns the count to use.
   std::int64_t enter(std::int64_t count) const;
+  /// What copies `count` elements of `tensor` between each two ranks; null: NCCL does.
+  PeerCopies* peers_for(std::int64_t count, const Tensor& tensor) const {
+    return count * dtype_size(tensor.dtype) >= job_->options.peer_copy_bytes ? group_->peers() : nullptr;
+  }
 
   std::shared_ptr<NcclJob> job_;
   std::unique_ptr<Communicator> host_;
@@ -142,7 +147,9 @@ void NcclCommunicator::reduce_scatter(const Context& ctx, const Tensor& in, cons
   if (on_host(ctx)) return host_->reduce_scatter(ctx, in, out);
   if (!group_) return alone(ctx, in, out);
   const auto count = static_cast<std::size_t>(enter(out.numel()));
+  PeerCopies* const peers = is_floating(out.dtype) ? peers_for(out.numel(), out) : nullptr;
   group_->queue(ctx, "reduce_scatter", in.bytes(), [&](ncclComm_t comm, cudaStream_t stream) {
+    if (peers != nullptr) return peers->reduce_scatter(ctx, *host_, in, out), ncclSuccess;
     return ncclReduceScatter(in.data, out.data, count, element_type(in.dtype), ncclSum, comm, stream);
   });
 }
@@ -154,7 +161,9 @@ void NcclCommunicator::all_gather(const Context& ctx, const Tensor& in, const Te
   if (on_host(ctx)) return host_->all_gather(ctx, in, out);
   if (!group_) return alone(ctx, in, out);
   const std::size_t bytes = bytes_of(enter(in.numel()), in);
+  PeerCopies* const peers = peers_for(in.numel(), in);
   group_->queue(ctx, "all_gather", out.bytes(), [&](ncclComm_t comm, cudaStream_t stream) {
+    if (peers != nullptr) return peers->all_gather(ctx, *host_, in, out), ncclSuccess;
     return ncclAllGather(in.data, out.data, bytes, ncclUint8, comm, stream);
   });
 }
@@ -164,7 +173,9 @@ void NcclCommunicator::rotate(const Context& ctx, const Tensor& in, const Tensor
   if (on_host(ctx)) return host_->rotate(ctx, in, out, shift);
   if (!group_ || shift == 0) return alone(ctx, in, out);
   const std::size_t bytes = bytes_of(enter(in.numel()), in);
+  PeerCopies* const peers = peers_for(in.numel(), in);
   group_->queue(ctx, "rotate", in.bytes(), [&](ncclComm_t comm, cudaStream_t stream) {
+    if (peers != nullptr) return peers->rotate(ctx, *host_, in, out, shift), ncclSuccess;
     return send_and_receive(
         [&] { return ncclSend(in.data, bytes, ncclUint8, (rank() + size() - shift) % size(), comm, stream); },
         [&] { return ncclRecv(out.data, bytes, ncclUint8, (rank() + shift) % size(), comm, stream); });

@@ -55,6 +55,7 @@ NcclGroup::~NcclGroup() {
 
 void NcclGroup::abort() {
   const std::lock_guard lock(mutex_);
+  if (peers_ != nullptr) peers_->abort();
   if (comm_ != nullptr) ncclCommAbort(comm_);
   comm_ = nullptr;
 }

@@ -13,6 +13,7 @@
 
 #include "core/runtime/device.h"
 #include "parallel/job.h"
+#include "parallel/nccl_peers.h"
 
 namespace trainer {
 
@@ -37,6 +38,11 @@ class NcclGroup {
     settle(call(comm_, static_cast<cudaStream_t>(ctx.stream)), kind);
     end(ctx, kind, bytes);
   }
+
+  /// Lets peers() copy between the GPUs, where they can. `host`: a communicator of the same ranks. Collective.
+  void connect_peers(Communicator& host) { peers_ = PeerCopies::connect(host, device_); }
+  /// To be used in queue(); null where NCCL has to do everything.
+  PeerCopies* peers() const { return peers_.get(); }
 
   /// Ends what is in flight; nothing can be queued afterwards.
   void abort();
@@ -70,6 +76,7 @@ class NcclGroup {
   std::shared_ptr<const JobRanks> ranks_;
   double timeout_seconds_;
   ncclComm_t comm_ = nullptr;
+  std::unique_ptr<PeerCopies> peers_;
   void* stream_ = nullptr;  // of the last collective
   std::uint64_t number_ = 0;
 

@@ -415,6 +415,7 @@ struct ProfilerConfig {
 struct CommConfig {
   double timeout_seconds = 600;
   bool overlap = true;
+  bool peer_copies = false;
 
   template <class V>
   void describe(V& v) {
@@ -423,6 +424,9 @@ struct CommConfig {
     v.key("overlap", overlap, any_value,
           "Communicate while computing (GPU). false: one after the other, the same result bit for bit; for finding "
           "faults.");
+    v.key("peer_copies", peer_copies, any_value,
+          "Between GPUs of one host, move large tensors with copy engines instead of NCCL's kernels, which take "
+          "multiprocessors from the computation. Takes 256 MiB of GPU memory.");
   }
 };
 

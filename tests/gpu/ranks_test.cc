@@ -33,6 +33,10 @@ class GpuRanks : public ::testing::Test {
     ctx_ = device()->context();
   }
   std::unique_ptr<Communicator> world() const { return new_test_world(ctx_.device); }
+  /// Copy engines move every tensor.
+  std::unique_ptr<Communicator> peer_world() const {
+    return new_test_world(ctx_.device, {.timeout_seconds = 60, .peer_copy_bytes = 1});
+  }
 
   static std::unique_ptr<RankDevice>& device() {
     static std::unique_ptr<RankDevice> device;
@@ -144,6 +148,18 @@ TEST_F(GpuRanks, CollectivesGiveWhatIsKnownBeforehand) {
     for (const std::int64_t n : {1, 7, 1000, (1 << 20) + 3}) check_collectives(ctx_, *world, dtype, n);
 }
 
+TEST_F(GpuRanks, PeerCopiesGiveWhatIsKnownBeforehand) {
+  const auto world = peer_world();
+  for (const Dtype dtype : {Dtype::f64, Dtype::f32, Dtype::bf16, Dtype::f16})
+    for (const std::int64_t n : {1, 7, 1000, (1 << 20) + 3}) check_collectives(ctx_, *world, dtype, n);
+  // More than the scratch memory of sums takes at once.
+  const std::int64_t n = (std::int64_t{66} << 20) / world->size();
+  const Numbers part(ctx_, Dtype::f32, n), whole(ctx_, Dtype::f32, n * world->size());
+  whole.set([&](std::int64_t i) { return value_of(world->rank(), i); });
+  world->reduce_scatter(ctx_, whole.tensor(), part.tensor());
+  part.expect([&](std::int64_t i) { return sum_of(world->size(), world->rank() * n + i); }, "in pieces");
+}
+
 TEST_F(GpuRanks, HostMemoryTravelsToo) {
   const auto world = this->world();
   EXPECT_EQ(max_over_ranks(*world, world->rank()), world->size() - 1);
@@ -211,6 +227,25 @@ TEST_F(GpuRanks, OverlapChangesNoBit) {
       };
       EXPECT_EQ(hash("true"), hash("false"));
     }
+}
+
+/// With two ranks NCCL, too, adds each two numbers once.
+TEST_F(GpuRanks, PeerCopiesChangeNoBit) {
+  if (test_world().size() != 2) GTEST_SKIP() << "NCCL rounds in another order on more than two ranks";
+  const FaultPlan no_fault;
+  for (const Layout& layout : layouts(2)) {
+    SCOPED_TRACE(layout.text());
+    const auto hash = [&](std::unique_ptr<Communicator> world) {
+      const Config config =
+          family_config("llama3", with(layout.sets(), {"precision.dtype=bf16", "model.num_layers=4"}), 2);
+      Engine engine(config, ctx_, std::move(world), no_fault);
+      load_golden_weights(engine);
+      SampleSource source(engine);
+      for (int step = 0; step < 3; ++step) engine.step(source.source(), step, 1e-3);
+      return state_hash(engine);
+    };
+    EXPECT_EQ(hash(peer_world()), hash(world()));
+  }
 }
 
 /// An overflow on one rank alone: all skip the step and name the same tensor.

@@ -1,0 +1,255 @@
+#include "parallel/nccl_peers.h"
+
+#include <cuda.h>
+
+#include <algorithm>
+#include <cstring>
+#include <fstream>
+
+#include "core/runtime/cuda_check.h"
+#include "kernels/ops.h"
+#include "parallel/host_exchange.h"
+
+namespace trainer {
+namespace {
+
+/// Calls of the driver, found when they are needed: the program also starts on machines without one.
+struct Driver {
+  CUresult (*write)(CUstream, CUdeviceptr, cuuint32_t, unsigned) = nullptr;
+  CUresult (*wait)(CUstream, CUdeviceptr, cuuint32_t, unsigned) = nullptr;
+  CUresult (*range)(CUdeviceptr*, std::size_t*, CUdeviceptr) = nullptr;
+  CUresult (*attribute)(void*, CUpointer_attribute, CUdeviceptr) = nullptr;
+
+  bool complete() const { return write != nullptr && wait != nullptr && range != nullptr && attribute != nullptr; }
+};
+
+template <class Function>
+void find(const char* name, Function& function) {
+  void* entry = nullptr;
+#if CUDART_VERSION >= 12050
+  cudaDriverEntryPointQueryResult found{};
+  const cudaError_t status = cudaGetDriverEntryPointByVersion(name, &entry, 12000, cudaEnableDefault, &found);
+#else
+  const cudaError_t status = cudaGetDriverEntryPoint(name, &entry, cudaEnableDefault);
+#endif
+  if (status == cudaSuccess) function = reinterpret_cast<Function>(entry);
+}
+
+const Driver& driver() {
+  static const Driver calls = [] {
+    Driver d;
+    find("cuStreamWriteValue32", d.write);
+    find("cuStreamWaitValue32", d.wait);
+    find("cuMemGetAddressRange", d.range);
+    find("cuPointerGetAttribute", d.attribute);
+    return d;
+  }();
+  return calls;
+}
+
+void check(CUresult result, const char* call) {
+  if (result != CUDA_SUCCESS)
+    fail(ExitCode::communication, "CUDA driver: {}: error {}", call, static_cast<int>(result));
+}
+
+CUdeviceptr address(const void* pointer) {
+  return reinterpret_cast<CUdeviceptr>(pointer);
+}
+
+/// The running kernel of this machine: ranks in containers of one host share it.
+std::string boot_id() {
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  std::string id;
+  file >> id;
+  return id;
+}
+
+CUdeviceptr base_of(const void* data) {
+  CUdeviceptr base = 0;
+  std::size_t bytes = 0;
+  check(driver().range(&base, &bytes, address(data)), "cuMemGetAddressRange");
+  return base;
+}
+
+/// Of the allocation that holds `data`: the next one at the same address has another.
+std::uint64_t identity_of(const void* data) {
+  std::uint64_t identity = 0;
+  check(driver().attribute(&identity, CU_POINTER_ATTRIBUTE_BUFFER_ID, address(data)), "cuPointerGetAttribute");
+  return identity;
+}
+
+}  // namespace
+
+/// A tensor as another process finds it.
+struct PeerCopies::Place {
+  cudaIpcMemHandle_t allocation{};
+  std::uint64_t base = 0, identity = 0, offset = 0;
+  std::uint64_t number = 0;  // of tensors met before: has to be the same on all ranks
+  bool shared = false;
+};
+
+namespace {
+
+/// [size] places, of each rank.
+template <class Place>
+std::vector<Place> exchange(Communicator& host, Place place) {
+  std::vector<Place> all(static_cast<std::size_t>(host.size()));
+  const auto bytes = static_cast<std::int64_t>(sizeof place);
+  host.all_gather({}, tensor_over(&place, Dtype::u8, 1, bytes), tensor_over(all.data(), Dtype::u8, host.size(), bytes));
+  return all;
+}
+
+}  // namespace
+
+std::unique_ptr<PeerCopies> PeerCopies::connect(Communicator& host, Device device) {
+  if (host.size() == 1) return nullptr;
+  const std::vector<std::string> hosts = gather_strings(host, boot_id());
+  const bool one_host = !hosts.front().empty() && std::count(hosts.begin(), hosts.end(), hosts.front()) == host.size();
+  if (!agree(host, one_host && driver().complete())) return nullptr;
+  auto peers = std::unique_ptr<PeerCopies>(new PeerCopies(host, device));
+  const bool mapped = agree(host, peers->map_words(host));
+  cudaGetLastError();  // where one could not be mapped
+  return mapped ? std::move(peers) : nullptr;
+}
+
+PeerCopies::PeerCopies(Communicator& host, Device device)
+    : rank_(host.rank()),
+      size_(host.size()),
+      device_(device),
+      words_(allocate(device, std::int64_t{kWords} * size_ * static_cast<std::int64_t>(sizeof(std::uint32_t)),
+                      "the signals of peer copies")) {
+  check_cuda(cudaMemset(words_.get(), 0, std::size_t{kWords} * static_cast<std::size_t>(size_) * sizeof(std::uint32_t)),
+             "cudaMemset");
+  check_cuda(cudaStreamCreateWithFlags(&abort_stream_, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+  check_cuda(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+}
+
+PeerCopies::~PeerCopies() {
+  if (abort_stream_ != nullptr) cudaStreamDestroy(abort_stream_);
+}
+
+PeerCopies::Place PeerCopies::place_of(const void* data) const {
+  Place place{.base = base_of(data), .identity = identity_of(data), .number = addresses_.size()};
+  place.offset = address(data) - place.base;
+  place.shared = cudaIpcGetMemHandle(&place.allocation, const_cast<void*>(data)) == cudaSuccess;
+  return place;
+}
+
+bool PeerCopies::map_words(Communicator& host) {
+  const std::vector<Place> all = exchange(host, place_of(words_.get()));
+  for (int peer = 0; peer < size_; ++peer) {
+    std::byte* const memory =
+        peer == rank_ ? static_cast<std::byte*>(words_.get()) : mapped(peer, all[static_cast<std::size_t>(peer)]);
+    if (memory == nullptr) return false;
+    peer_words_.push_back(memory);
+  }
+  return true;
+}
+
+std::byte* PeerCopies::mapped(int peer, const Place& place) {
+  if (!place.shared) return nullptr;
+  Mapping& mapping = mappings_[{peer, place.base}];
+  if (mapping.identity != place.identity) {
+    mapping.memory.reset();  // of an allocation that is gone: the handle of its successor may be the same
+    void* memory = nullptr;
+    if (cudaIpcOpenMemHandle(&memory, place.allocation, cudaIpcMemLazyEnablePeerAccess) != cudaSuccess) return nullptr;
+    mapping = {place.identity, {static_cast<std::byte*>(memory), [](std::byte* p) { cudaIpcCloseMemHandle(p); }}};
+  }
+  return mapping.memory.get() + place.offset;
+}
+
+const PeerCopies::Addresses& PeerCopies::addresses(Communicator& host, const void* data) {
+  Addresses& known = addresses_[{identity_of(data), address(data) - base_of(data)}];
+  if (!known.empty()) return known;
+  const std::vector<Place> all = exchange(host, place_of(data));
+  for (int peer = 0; peer < size_; ++peer) {
+    const Place& place = all[static_cast<std::size_t>(peer)];
+    TRAINER_CHECK(place.number == addresses_.size(), "ranks {} and {} met tensors in different orders", rank_, peer);
+    const std::byte* const memory = peer == rank_ ? static_cast<const std::byte*>(data) : mapped(peer, place);
+    if (memory == nullptr)
+      fail(ExitCode::communication,
+           "GPU memory of rank {} of group '{}' cannot be mapped: {}; comm.peer_copies: false copies with NCCL", peer,
+           host.name(), cudaGetErrorString(cudaGetLastError()));
+    known.push_back(memory);
+  }
+  return known;
+}
+
+void PeerCopies::post(const Context& ctx, Word word, int peer) const {
+  // The write follows a fence: what was queued before is seen by whoever sees it.
+  std::byte* const at = peer_words_[static_cast<std::size_t>(peer)] + sizeof round_ * (word * size_ + rank_);
+  check(driver().write(static_cast<CUstream>(ctx.stream), address(at), round_, CU_STREAM_WRITE_VALUE_DEFAULT),
+        "cuStreamWriteValue32");
+}
+
+void PeerCopies::await(const Context& ctx, Word word, int peer) const {
+  const std::byte* const at = static_cast<const std::byte*>(words_.get()) + sizeof round_ * (word * size_ + peer);
+  // Cyclic comparison: rounds may wrap around.
+  check(driver().wait(static_cast<CUstream>(ctx.stream), address(at), round_, CU_STREAM_WAIT_VALUE_GEQ),
+        "cuStreamWaitValue32");
+}
+
+void PeerCopies::begin_round(const Context& ctx) const {
+  for (int shift = 1; shift < size_; ++shift) post(ctx, kReady, peer(-shift));
+}
+
+void PeerCopies::end_round(const Context& ctx) const {
+  for (int shift = 1; shift < size_; ++shift) await(ctx, kRead, peer(-shift));
+}
+
+void PeerCopies::all_gather(const Context& ctx, Communicator& host, const Tensor& in, const Tensor& out) {
+  const Addresses& sources = addresses(host, in.data);
+  const std::int64_t bytes = in.bytes();
+  auto* const parts = static_cast<std::byte*>(out.data);
+  ++round_;
+  begin_round(ctx);
+  if (parts + rank_ * bytes != in.data) copy(ctx, parts + rank_ * bytes, in.data, bytes);
+  for (int shift = 1; shift < size_; ++shift) {
+    const int source = peer(shift);
+    await(ctx, kReady, source);
+    copy(ctx, parts + source * bytes, sources[static_cast<std::size_t>(source)], bytes);
+    post(ctx, kRead, source);
+  }
+  end_round(ctx);
+}
+
+void PeerCopies::reduce_scatter(const Context& ctx, Communicator& host, const Tensor& in, const Tensor& out) {
+  const Addresses& sources = addresses(host, in.data);
+  if (scratch_ == nullptr) scratch_ = allocate(device_, kScratchBytes, "the parts of peer sums");
+  const std::int64_t element = dtype_size(out.dtype), count = out.numel();
+  const std::int64_t piece = std::min(count, kScratchBytes / element / size_ / 64 * 64);
+  ++round_;
+  begin_round(ctx);
+  for (int shift = 1; shift < size_; ++shift) await(ctx, kReady, peer(shift));
+  for (std::int64_t first = 0; first < count; first += piece) {
+    const std::int64_t elements = std::min(piece, count - first);
+    const Tensor parts = tensor_over(scratch_.get(), out.dtype, size_, elements);
+    for (int source = 0; source < size_; ++source)
+      copy(ctx, parts.row_range(source, 1).data,
+           sources[static_cast<std::size_t>(source)] + (rank_ * count + first) * element, elements * element);
+    ops::sum_parts(ctx,
+                   {.parts = parts,
+                    .out = tensor_over(static_cast<std::byte*>(out.data) + first * element, out.dtype, 1, elements)});
+  }
+  for (int shift = 1; shift < size_; ++shift) post(ctx, kRead, peer(shift));
+  end_round(ctx);
+}
+
+void PeerCopies::rotate(const Context& ctx, Communicator& host, const Tensor& in, const Tensor& out, int shift) {
+  const Addresses& sources = addresses(host, in.data);
+  const int source = peer(shift), reader = peer(-shift);
+  ++round_;
+  post(ctx, kReady, reader);
+  await(ctx, kReady, source);
+  copy(ctx, out.data, sources[static_cast<std::size_t>(source)], in.bytes());
+  post(ctx, kRead, source);
+  await(ctx, kRead, reader);
+}
+
+void PeerCopies::abort() {
+  // Larger than any round that is waited for. There is nobody left to tell of an error.
+  cudaMemsetAsync(words_.get(), 0x7f, std::size_t{kWords} * static_cast<std::size_t>(size_) * sizeof round_,
+                  abort_stream_);
+}
+
+}  // namespace trainer

@@ -1,0 +1,77 @@
+// Copies between the GPUs of one host by their copy engines. NCCL's kernels take SMs from the GEMMs beside them, and
+// wait for GEMMs that hold every SM to their end; copy engines do neither. By words in device memory, which streams
+// write and wait for, ranks tell each other when a tensor may be read and when it has been read: the host waits for
+// nothing. Included by nccl_*.cc only.
+#pragma once
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "core/runtime/device.h"
+#include "parallel/communicator.h"
+
+namespace trainer {
+
+/// Of the ranks of one group. All take the same calls in the same order, one after another even when they are queued on
+/// different streams; a tensor is met for the first time by all of them in the same call. Then, and only then, ranks
+/// exchange addresses through `host`, a communicator with the same ranks.
+class PeerCopies {
+ public:
+  /// Taken at the first reduce_scatter.
+  static constexpr std::int64_t kScratchBytes = std::int64_t{256} << 20;
+
+  /// Collective. Null on all ranks when they are not on one host or cannot reach each other's memory.
+  static std::unique_ptr<PeerCopies> connect(Communicator& host, Device device);
+  ~PeerCopies();
+  PeerCopies(const PeerCopies&) = delete;
+  PeerCopies& operator=(const PeerCopies&) = delete;
+
+  /// As in Communicator. The sums are added in the order of the ranks, in float32 for 16-bit types, and rounded once.
+  void all_gather(const Context& ctx, Communicator& host, const Tensor& in, const Tensor& out);
+  void reduce_scatter(const Context& ctx, Communicator& host, const Tensor& in, const Tensor& out);
+  void rotate(const Context& ctx, Communicator& host, const Tensor& in, const Tensor& out, int shift);
+
+  /// Ends all waiting; what was copied since is undefined. Any thread.
+  void abort();
+
+ private:
+  using Addresses = std::vector<const std::byte*>;
+  enum Word { kReady, kRead, kWords };
+  struct Place;
+  struct Mapping {
+    std::uint64_t identity = 0;
+    std::shared_ptr<std::byte> memory;
+  };
+
+  PeerCopies(Communicator& host, Device device);
+  int peer(int shift) const { return (rank_ + shift + size_) % size_; }
+  /// Maps the words of the others; false where that is not possible.
+  bool map_words(Communicator& host);
+  Place place_of(const void* data) const;
+  /// A tensor of another process; null where its memory cannot be reached.
+  std::byte* mapped(int peer, const Place& place);
+  const Addresses& addresses(Communicator& host, const void* data);
+
+  /// Queued: peer's word `word` of this rank becomes round_, after all that is queued before.
+  void post(const Context& ctx, Word word, int peer) const;
+  /// Queued: what follows waits until this rank's word `word` of `peer` has become round_.
+  void await(const Context& ctx, Word word, int peer) const;
+  void begin_round(const Context& ctx) const;
+  void end_round(const Context& ctx) const;
+
+  int rank_, size_;
+  Device device_;
+  std::shared_ptr<void> words_, scratch_;  // words_: [kWords, size] uint32, written by the others
+  std::vector<std::byte*> peer_words_;     // of each rank; own: words_
+  std::uint32_t round_ = 0;
+  std::map<std::pair<int, std::uint64_t>, Mapping> mappings_;               // by rank and the address there
+  std::map<std::pair<std::uint64_t, std::uint64_t>, Addresses> addresses_;  // by allocation and offset in it
+  cudaStream_t abort_stream_ = nullptr;
+};
+
+}  // namespace trainer
