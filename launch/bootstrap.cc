@@ -1,16 +1,16 @@
 #include "launch/bootstrap.h"
 
-#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <new>
-#include <string_view>
 #include <thread>
 
+#include "launch/launcher.h"
 #include "parallel/mpi_job.h"
 #include "parallel/self_communicator.h"
+#include "parallel/tcp_job.h"
 
 namespace trainer {
 namespace {
@@ -24,36 +24,12 @@ constexpr auto kOtherHostsWait = 5s;
 // A rank that does not report waits to be ended by the launcher, whose exit code is then the reporter's.
 constexpr auto kSilentWait = 10s;
 
-/// The number in an environment variable; 0 when it is not set or not a number.
-int environment_number(const char* name) {
-  const char* text = std::getenv(name);  // NOLINT(concurrency-mt-unsafe): before any thread starts
-  return text == nullptr ? 0 : std::atoi(text);
-}
-
-bool environment_has(const char* name) {
-  return std::getenv(name) != nullptr;  // NOLINT(concurrency-mt-unsafe): before any thread starts
-}
-
-/// mpirun and srun's PMI plug-ins say so themselves. Slurm's own variables do not count: they are also set for a plain
-/// process inside a batch script.
-bool launched_as_rank() {
-  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK", "PMI_SIZE"})
-    if (environment_has(name)) return true;
-  const int tasks = environment_number("SLURM_STEP_NUM_TASKS");
-  if (tasks > 1)
-    fail(ExitCode::config,
-         "srun started {} tasks without PMIx, so that they cannot find each other: use srun --mpi=pmix, or mpirun",
-         tasks);
-  return false;
-}
-
 void check_size(int size) {
-  const int declared = std::max(environment_number("OMPI_COMM_WORLD_SIZE"), environment_number("PMI_SIZE"));
-  if (size == 1 && declared > 1)
+  if (size == 1 && ranks_of_launcher() > 1)
     fail(ExitCode::config,
          "the launcher started {} processes, but MPI sees one: mpirun belongs to another MPI library than the one that "
-         "trainer was built with (trainer --version names it)",
-         declared);
+         "trainer was built with (trainer --version names it); TRAINER_RENDEZVOUS does without MPI",
+         ranks_of_launcher());
 }
 
 bool seen_on_other_hosts(const JobRanks& ranks, ExitCode code) {
@@ -66,9 +42,14 @@ bool seen_on_other_hosts(const JobRanks& ranks, ExitCode code) {
 }  // namespace
 
 Bootstrap::Bootstrap(int* argc, char*** argv) : host_(this_process().host) {
-  if (!launched_as_rank()) return;
-  job_ = join_mpi_job(argc, argv);
-  check_size(size());
+  if (const auto options = rendezvous_options()) {
+    job_ = join_tcp_job(*options);
+  } else if (launched_by_mpi()) {
+    job_ = join_mpi_job(argc, argv);
+    check_size(size());
+  } else {
+    return;
+  }
   control_ = job_->world({});
 }
 
@@ -93,15 +74,17 @@ void Bootstrap::finish() {
 }
 
 void Bootstrap::fail_job(const std::string& message, ExitCode code) {
-  std::string report = fmt::format("trainer: {}\n", message);
-  if (job_) report = fmt::format("trainer: rank {} of {} (host {}): {}\n", rank(), size(), host_, message);
+  const std::int64_t step = this->step();
+  const std::string during = step > 0 ? fmt::format("step {}: ", step) : std::string();
+  std::string report = fmt::format("trainer: {}{}\n", during, message);
+  if (job_) report = fmt::format("trainer: rank {} of {} (host {}): {}{}\n", rank(), size(), host_, during, message);
   // A communication error names its collective itself, and what is wrong with files needs none.
   if (job_ && code == ExitCode::other) report += fmt::format("  last collective: {}\n", last_operation());
   if (job_) {
     JobRanks& ranks = job_->ranks();
     const bool beside_rank_0 = ranks.process(rank()).node == ranks.process(0).node;
     if (!beside_rank_0 && seen_on_other_hosts(ranks, code)) std::this_thread::sleep_for(kOtherHostsWait);
-    if (!ranks.claim_failure()) {
+    if (!ranks.claim_failure(static_cast<int>(code))) {
       std::this_thread::sleep_for(kSilentWait);
       std::_Exit(static_cast<int>(code));
     }

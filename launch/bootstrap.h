@@ -1,6 +1,8 @@
 // From processes to ranks, and the one way out when something goes wrong: whatever ends one rank ends the job, its
 // error is printed once, and the exit code reaches the shell.
 #pragma once
+#include <atomic>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -13,9 +15,9 @@ namespace trainer {
 
 class Bootstrap {
  public:
-  /// Joins the job when the environment says that a launcher (mpirun, srun with PMIx) started this process; one process
-  /// alone otherwise, without touching MPI. Collective. Throws Error(config) when a launcher is there that cannot be
-  /// joined.
+  /// Joins the job when the environment says that this process is one of several (launcher.h), through a shared folder
+  /// or MPI; one process alone otherwise, without touching MPI. Collective. Throws Error(config) when a launcher is
+  /// there that cannot be joined.
   Bootstrap(int* argc, char*** argv);
 
   int rank() const { return job_ ? job_->ranks().rank() : 0; }
@@ -28,6 +30,8 @@ class Bootstrap {
   /// The collective that this rank entered last: "all_reduce number 20 of group 'dp' (4096 bytes), not finished".
   std::string last_operation() const { return job_ ? job_->ranks().last_operation_text() : "none"; }
 
+  /// The training step that runs, counted from 1, for reports; 0: none has begun.
+  std::atomic<std::int64_t>& step() { return job_ ? job_->ranks().step() : own_step_; }
   /// Null: one process alone.
   Job* job() const { return job_.get(); }
   /// All ranks, as a new communicator. Collective.
@@ -44,7 +48,8 @@ class Bootstrap {
 
  private:
   std::string host_;
-  std::unique_ptr<Job> job_;            // null: one process alone
+  std::atomic<std::int64_t> own_step_{0};  // of one process alone
+  std::unique_ptr<Job> job_;               // null: one process alone
   std::unique_ptr<Communicator> control_;  // our own coming and going; null when job_ is
 };
 

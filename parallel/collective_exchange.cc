@@ -182,7 +182,7 @@ void CollectiveExchange::look_for_trouble(Clock::duration waited) {
   bool all_watched = true;
   for (const int peer : absent) {
     const ProcessState state = job_->state(world_rank(peer));
-    if (state == ProcessState::ended) ended.push_back(peer);
+    if (state == ProcessState::ended || state == ProcessState::unreachable) ended.push_back(peer);
     all_watched = all_watched && state != ProcessState::unknown;
   }
   // A rank may send its last message and end in good order: what it sent is there at the second look.

@@ -45,8 +45,13 @@ RankProcess this_process() {
   return process;
 }
 
-JobRanks::JobRanks(std::vector<RankProcess> ranks, int rank, NodeMemory shared)
-    : ranks_(std::move(ranks)), rank_(rank), launcher_pid_(getppid()), shared_(shared) {
+JobRanks::JobRanks(std::vector<RankProcess> ranks, int rank, NodeMemory shared,
+                   std::function<bool(int)> connection_lost)
+    : ranks_(std::move(ranks)),
+      rank_(rank),
+      launcher_pid_(getppid()),
+      shared_(shared),
+      connection_lost_(std::move(connection_lost)) {
   // Containers can share memory and still not see each other's processes: watch only what is visible now.
   for (const RankProcess& other : ranks_) {
     const auto stat = other.node == process(rank_).node ? read_stat(other.pid) : std::nullopt;
@@ -61,7 +66,9 @@ int JobRanks::local_size() const {
 }
 
 ProcessState JobRanks::state(int rank) const {
-  if (!watched_[static_cast<std::size_t>(rank)]) return ProcessState::unknown;
+  if (!watched_[static_cast<std::size_t>(rank)])
+    return connection_lost_ && rank != rank_ && connection_lost_(rank) ? ProcessState::unreachable
+                                                                       : ProcessState::unknown;
   const auto stat = read_stat(process(rank).pid);
   if (!stat || stat->start_time != process(rank).start_time || stat->state == 'Z' || stat->state == 'X')
     return ProcessState::ended;
@@ -77,6 +84,9 @@ std::string JobRanks::describe(int rank) const {
     case ProcessState::ended:
       state = ", has ended";
       break;
+    case ProcessState::unreachable:
+      state = ", connection lost";
+      break;
     case ProcessState::running:
     case ProcessState::unknown:
       break;
@@ -88,7 +98,7 @@ std::string JobRanks::culprits() const {
   std::string text;
   for (int rank = 0; rank < size(); ++rank) {
     const ProcessState state = this->state(rank);
-    if (state == ProcessState::stopped || state == ProcessState::ended) text += "; " + describe(rank);
+    if (state != ProcessState::running && state != ProcessState::unknown) text += "; " + describe(rank);
   }
   return text;
 }
@@ -109,16 +119,16 @@ std::string JobRanks::late_ranks() const {
 }
 
 bool JobRanks::launcher_ended() const {
-  return getppid() != launcher_pid_;
+  return !connection_lost_ && getppid() != launcher_pid_;
 }
 
-bool JobRanks::claim_failure() {
+bool JobRanks::claim_failure(int exit_code) {
   std::int32_t unclaimed = 0;
-  return std::atomic_ref<std::int32_t>(*shared_.failure).compare_exchange_strong(unclaimed, 1);
+  return std::atomic_ref<std::int32_t>(*shared_.failure).compare_exchange_strong(unclaimed, exit_code);
 }
 
-bool JobRanks::failure_claimed() const {
-  return std::atomic_ref<std::int32_t>(*shared_.failure).load(std::memory_order_relaxed) != 0;
+int JobRanks::claimed_code() const {
+  return std::atomic_ref<std::int32_t>(*shared_.failure).load(std::memory_order_relaxed);
 }
 
 std::string JobRanks::last_operation_text() const {

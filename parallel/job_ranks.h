@@ -2,6 +2,7 @@
 #pragma once
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -26,6 +27,7 @@ enum class ProcessState : std::uint8_t {
   running,
   stopped,  // by SIGSTOP or a debugger
   ended,
+  unreachable,  // on another host, and the connection to it is lost: as a rule it has ended
 };
 
 /// The collective that this process entered last, over all groups.
@@ -47,8 +49,9 @@ struct NodeMemory {
 /// say so at once and by name, instead of waiting for a timeout.
 class JobRanks {
  public:
-  /// `ranks` [world size].
-  JobRanks(std::vector<RankProcess> ranks, int rank, NodeMemory shared);
+  /// `ranks` [world size]. `connection_lost` tells whether another rank has closed its connection to this one; without
+  /// connections (MPI) the end of the launcher counts as the end of ranks elsewhere. Any thread may call it.
+  JobRanks(std::vector<RankProcess> ranks, int rank, NodeMemory shared, std::function<bool(int)> connection_lost = {});
 
   int rank() const { return rank_; }
   int size() const { return static_cast<int>(ranks_.size()); }
@@ -70,10 +73,15 @@ class JobRanks {
   /// same number, so that in a hang these are the ones that did not come.
   std::string late_ranks() const;
 
-  /// True for the first rank of a node that asks: it reports the error and ends the job.
-  bool claim_failure();
+  /// True for the first rank of a node that asks: it reports the error and ends the job with `exit_code`.
+  bool claim_failure(int exit_code = 1);
   /// A rank of this node has claimed.
-  bool failure_claimed() const;
+  bool failure_claimed() const { return claimed_code() != 0; }
+  /// Its exit code; 0: none has.
+  int claimed_code() const;
+
+  /// The training step that runs, counted from 1; 0: none has begun. For reports, from any thread.
+  std::atomic<std::int64_t>& step() { return step_; }
 
   LastOperation& last_operation() { return last_; }
   /// "all_reduce number 20 of group 'dp' (4096 bytes), not finished"
@@ -85,6 +93,8 @@ class JobRanks {
   int rank_;
   int launcher_pid_;
   NodeMemory shared_;
+  std::function<bool(int)> connection_lost_;
+  std::atomic<std::int64_t> step_{0};
   LastOperation last_;
 };
 

@@ -89,7 +89,7 @@ std::string NcclWatch::trouble(double waited) {
   bool ended = false, all_watched = true;
   for (int rank = 0; rank < ranks_->size(); ++rank) {
     const ProcessState state = ranks_->state(rank);
-    ended = ended || state == ProcessState::ended;
+    ended = ended || state == ProcessState::ended || state == ProcessState::unreachable;
     all_watched = all_watched && state != ProcessState::unknown;
   }
   // A rank may end in good order after its last collective: what it took part in is done at the second look.
