@@ -34,7 +34,7 @@ TEST(ConfigSpelling, Advice) {
       {"", "hidden_size", "hidden_size belongs to model: did you mean model.hidden_size"},
       {"", "rope_scaling", "rope_scaling belongs to model: did you mean model.rope_scaling"},
       {"comm", "interval", "interval belongs to eval: did you mean eval.interval or logging.interval"},
-      {"comm", "zzzzzz", "keys of comm: timeout_seconds, overlap"},
+      {"comm", "zzzzzz", "keys of comm: timeout_seconds, overlap, peer_copies"},
   };
   for (const auto& c : cases) EXPECT_EQ(advise_key(schema, c.section, c.name), c.advice) << c.section << "." << c.name;
   EXPECT_TRUE(advise_key(schema, "", "qqqqqqq").starts_with("sections are: model, train, optimizer"));
