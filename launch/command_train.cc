@@ -42,6 +42,7 @@ ExitCode command_train(const ConfigOptions& options, Bootstrap& bootstrap) {
                       .versions = version_text(),
                       .peak_tflops = peak_tflops(device.card(), weight_dtype(config.precision.dtype)),
                       .stop = stop,
+                      .step = bootstrap.step(),
                       .startup = startup};
   startup.end("device");
   std::unique_ptr<Communicator> world =

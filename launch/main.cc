@@ -139,9 +139,14 @@ struct CommandLine {
   }
 
   ExitCode run(Bootstrap& bootstrap) {
-    if (*plan) return command_plan(plan_options);
     if (*bench) return command_bench(bench_options, bootstrap);
-    if (*config_command) return command_config(config_what, config_section);
+    if (*plan || *config_command) {
+      if (bootstrap.rank() != 0) return ExitCode::ok;
+      return *plan ? command_plan(plan_options) : command_config(config_what, config_section);
+    }
+    if ((*data || *checkpoint) && bootstrap.size() > 1)
+      fail(ExitCode::config, "'trainer {}' works in one process: start it without the launcher of {} ranks",
+           *data ? "data" : "checkpoint", bootstrap.size());
     if (*data_prepare) return command_data_prepare(prepare);
     if (*data_check_command) return command_data_check(data_check);
     if (*checkpoint) return command_checkpoint(checkpoint_what, checkpoint_path);

@@ -36,6 +36,9 @@ LocalParam place_param(const ParamDecl& decl, const TpPlace& place) {
       local.global_col = local.cols * place.rank;
       break;
     case ParamSplit::kv_rows: {
+      TRAINER_CHECK(place.kv_heads > 0 && (place.size % place.kv_heads == 0 || place.kv_heads % place.size == 0),
+                    "{}: tensor parallel size {} and {} KV heads: one must divide the other", decl.name, place.size,
+                    place.kv_heads);
       const int parts = static_cast<int>(std::min<std::int64_t>(place.size, place.kv_heads));
       local.copies = place.size / parts;
       local.copy_index = place.rank % local.copies;

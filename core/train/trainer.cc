@@ -12,6 +12,7 @@
 #include "core/runtime/phase_times.h"
 #include "core/train/gemm_cache.h"
 #include "core/train/profile_trace.h"
+#include "core/train/same_data.h"
 #include "kernels/gemm_choices.h"
 #include "optim/lr_schedule.h"
 #include "optim/update_state.h"
@@ -76,6 +77,8 @@ Trainer::Trainer(const Config& config, const Launch& launch, std::unique_ptr<Com
       train_windows_(num_windows(train_data_.num_tokens(), config.train.seq_length)),
       total_steps_(total_steps(config, train_windows_)),
       engine_(config, launch.ctx, std::move(world), fault) {
+  check_ranks_see_same_data(train_data_, "data.train", engine_.mesh().world());
+  if (validation_data_) check_ranks_see_same_data(*validation_data_, "data.validation", engine_.mesh().world());
   open_run_folder();
   print_tables();
   launch.startup.end("memory");
@@ -108,6 +111,7 @@ void Trainer::open_run_folder() {
   if (lead()) {
     std::error_code error;
     std::filesystem::create_directories(folder / "logs", error);
+    lock_.emplace(folder.string());
     std::ofstream resolved(folder / "config.resolved.yaml");
     resolved << resolved_yaml(config_);
     if (!resolved.flush()) problem = fmt::format("cannot write to train.output_dir '{}'", folder.string());
@@ -292,6 +296,7 @@ ExitCode Trainer::run() {
   warm_up();
   while (step_ < total_steps_) {
     fault_.set_step(step_ + 1);
+    launch_.step = step_ + 1;
     fault_.at("step");
     const double lr = learning_rate(config_.lr_scheduler, config_.optimizer.lr, step_, total_steps_);
     profile.before_step(step_ + 1);

@@ -7,6 +7,7 @@
 
 #include "core/train/checkpointing.h"
 #include "core/train/engine.h"
+#include "core/train/folder_lock.h"
 #include "core/train/inspect.h"
 #include "core/train/reporting/metrics.h"
 #include "core/train/reporting/progress.h"
@@ -24,8 +25,9 @@ struct Launch {
   RankRow identity;      // tp and dp are filled in by the trainer
   std::string versions;  // for checkpoints
   std::optional<double> peak_tflops;
-  const std::atomic<bool>& stop;  // set by a signal
-  PhaseTimes& startup;            // goes on until the first step is done
+  const std::atomic<bool>& stop;    // set by a signal
+  std::atomic<std::int64_t>& step;  // the one that runs, counted from 1: for reports
+  PhaseTimes& startup;              // goes on until the first step is done
 };
 
 class Trainer {
@@ -63,6 +65,7 @@ class Trainer {
   std::int64_t train_windows_;
   std::int64_t total_steps_;
   mutable Engine engine_;
+  std::optional<FolderLock> lock_;  // rank 0: of the run folder
 
   std::int64_t step_ = 0;     // steps queued; on the CPU, and after settle(step_), done
   std::int64_t settled_ = 0;  // steps that were reported

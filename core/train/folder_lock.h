@@ -1,0 +1,20 @@
+// One job at a time writes to a folder.
+#pragma once
+#include <string>
+
+namespace trainer {
+
+class FolderLock {
+ public:
+  /// Holds `folder`, which must exist, until this object or the process ends, however it ends. Throws Error(config)
+  /// that names the process which holds it. On a file system without locks nothing is held.
+  explicit FolderLock(const std::string& folder);
+  ~FolderLock();
+  FolderLock(FolderLock&& other) noexcept;
+  FolderLock& operator=(FolderLock&&) = delete;
+
+ private:
+  int file_ = -1;
+};
+
+}  // namespace trainer

@@ -1,0 +1,41 @@
+#include "core/train/same_data.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "core/runtime/check.h"
+#include "parallel/host_exchange.h"
+
+namespace trainer {
+namespace {
+
+constexpr std::int64_t kPlaces = 16, kTokensAtAPlace = 64;
+
+/// FNV-1a (Fowler, Noll, Vo) over tokens at places that are spread over the whole.
+std::uint64_t sample_hash(const TokenDataset& data) {
+  const std::int64_t count = std::min(kTokensAtAPlace, data.num_tokens());
+  std::vector<std::int32_t> ids(static_cast<std::size_t>(count));
+  std::vector<std::uint8_t> mask(ids.size());
+  std::uint64_t hash = 0xcbf29ce484222325u;
+  for (std::int64_t place = 0; place < kPlaces; ++place) {
+    data.read((data.num_tokens() - count) * place / (kPlaces - 1), count, ids.data(), mask.data());
+    for (std::size_t i = 0; i < ids.size(); ++i)
+      hash = (hash ^ (2 * static_cast<std::uint64_t>(ids[i]) + mask[i])) * 0x100000001b3u;
+  }
+  return hash;
+}
+
+}  // namespace
+
+void check_ranks_see_same_data(const TokenDataset& data, const std::string& key, Communicator& world) {
+  if (world.size() == 1) return;
+  const std::string mine =
+      fmt::format("{} tokens in {} files, sample {:016x}", data.num_tokens(), data.shards().size(), sample_hash(data));
+  const std::vector<std::string> all = gather_strings(world, mine);
+  for (std::size_t rank = 1; rank < all.size(); ++rank)
+    if (all[rank] != all[0])
+      fail(ExitCode::data, "{}: rank {} sees other data than rank 0: {} against {}", key, rank, all[rank], all[0]);
+}
+
+}  // namespace trainer
