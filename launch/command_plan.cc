@@ -45,6 +45,8 @@ ExitCode command_plan(const PlanOptions& options) {
              ranks == 1 ? "" : "s", shape.dp, shape.tp, shape.zero,
              fullest.all_equal ? "all need the same" : fmt::format("rank {} needs the most", fullest.rank),
              memory_table(estimate), largest_table(config, estimate));
+  const std::string host = host_memory_note(estimate, ranks, host_ram_bytes());
+  if (!host.empty()) fmt::print("\n{}\n", host);
   if (options.card.empty()) return ExitCode::ok;
   const std::int64_t capacity = card_bytes(options.card);
   const std::int64_t left = capacity - estimate.total_bytes();

@@ -39,9 +39,18 @@ void in_tables(const Segments& segments, const RunOf& run_of, const Op& op) {
   if (table.count > 0) op(table);
 }
 
+/// Tensors of the same types with `count` elements each; nothing behind them.
+ops::ShardTensors like(const ops::ShardTensors& state, std::int64_t count) {
+  const auto sized = [&](const Tensor& tensor) {
+    return tensor ? tensor_over(nullptr, tensor.dtype, 1, count) : Tensor{};
+  };
+  return {.low = sized(state.low), .master = sized(state.master), .m = sized(state.m), .v = sized(state.v)};
+}
+
 }  // namespace
 
-Optimizer::Optimizer(const Config& config, const ParamLayout& layout, const Mesh& mesh, Arena& arena)
+Optimizer::Optimizer(const Config& config, const ParamLayout& layout, const Mesh& mesh, Arena& arena, Device device,
+                     std::int64_t piece_elements)
     : layout_(layout),
       config_(config.optimizer),
       seed_(static_cast<std::uint64_t>(config.train.seed)),
@@ -50,8 +59,9 @@ Optimizer::Optimizer(const Config& config, const ParamLayout& layout, const Mesh
       has_m_(config_.name == OptimizerName::adamw || config_.momentum != 0.0),
       has_v_(config_.name == OptimizerName::adamw) {
   const auto take = [&](bool wanted, MemoryClass memory_class, std::string_view name, std::int64_t count, Dtype dtype) {
-    return wanted ? arena.take(memory_class, name, 1, count, dtype) : Tensor{};
+    return wanted ? arena.take(config_.offload ? MemoryClass::host : memory_class, name, 1, count, dtype) : Tensor{};
   };
+  std::int64_t longest = 0;
   for (int block = 0; block < layout.num_blocks(); ++block) {
     Shard shard;
     shard.range = layout.shard(block, mesh.zero().rank(), mesh.zero().size());
@@ -62,7 +72,28 @@ Optimizer::Optimizer(const Config& config, const ParamLayout& layout, const Mesh
     shard.state.v = take(has_v_, MemoryClass::moments, "second moments", n, moments_dtype_);
     shard.segments = find_segments(block, shard.range);
     shards_.push_back(std::move(shard));
+    longest = std::max(longest, n);
   }
+  if (config_.offload) longest = std::min(longest, piece_elements);
+  find_pieces(longest);
+  if (config_.offload) stream_.emplace(device, config.comm.overlap, like(shards_.front().state, longest), arena);
+}
+
+void Optimizer::find_pieces(std::int64_t longest) {
+  for (int block = 0; block < layout_.num_blocks(); ++block) {
+    const Shard& shard = shards_[static_cast<std::size_t>(block)];
+    for (std::int64_t first = 0; first < shard.range.count; first += longest) {
+      const FlatRange part{first, std::min(longest, shard.range.count - first)};
+      pieces_.push_back({.block = block,
+                         .range = part,
+                         .segments = find_segments(block, {shard.range.first + first, part.count}),
+                         .last = first + part.count == shard.range.count});
+    }
+  }
+}
+
+ops::ShardTensors Optimizer::state_of(const Piece& piece) const {
+  return shard_of(piece).state.flat_range(piece.range.first, piece.range.count);
 }
 
 std::vector<Optimizer::Segment> Optimizer::find_segments(int block, const FlatRange& range) const {
@@ -150,17 +181,26 @@ void Optimizer::reduce_norm(const Context& ctx, const Mesh& mesh, const Tensor& 
   mesh.world().all_reduce(ctx, norm.flat_range(1, 1), ReduceOp::min);
 }
 
+void Optimizer::fetch(const Context& ctx, std::size_t piece) {
+  if (!stream_ || piece == pieces_.size()) return;
+  stream_->fetch(ctx, state_of(pieces_[piece]), pieces_[piece].range.count);
+}
+
 void Optimizer::step(const Context& ctx, WeightSource& weights, GradSink& grads, const UpdateState* state, double lr) {
-  for (int block = 0; block < layout_.num_blocks(); ++block) {
-    const Shard& shard = shards_[static_cast<std::size_t>(block)];
-    ops::ShardTensors tensors = shard.state;
-    tensors.weight = weights.shard(block);
-    tensors.grad = grads.shard(block);
+  fetch(ctx, 0);
+  for (std::size_t i = 0; i < pieces_.size(); ++i) {
+    const Piece& piece = pieces_[i];
+    fetch(ctx, i + 1);
+    ops::ShardTensors tensors = stream_ ? stream_->arrive(ctx) : state_of(piece);
+    tensors.weight = weights.shard(piece.block).flat_range(piece.range.first, piece.range.count);
+    tensors.grad = grads.shard(piece.block).flat_range(piece.range.first, piece.range.count);
     in_tables(
-        shard.segments, [&](const Segment& segment) { return update_run(segment); },
+        piece.segments, [&](const Segment& segment) { return update_run(segment); },
         [&](const ops::RunTable<ops::UpdateRun>& runs) { update(ctx, tensors, runs, state, lr); });
-    weights.updated(ctx, block);
+    if (stream_) stream_->store(ctx);
+    if (piece.last) weights.updated(ctx, piece.block);
   }
+  if (stream_) stream_->finish(ctx);
 }
 
 ops::NormRun Optimizer::norm_run(const Segment& segment) const {

@@ -2,12 +2,14 @@
 // parameter's declaration.
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "core/config/config.h"
 #include "core/runtime/arena.h"
 #include "core/runtime/param.h"
 #include "kernels/ops.h"
+#include "optim/state_stream.h"
 #include "parallel/grad_sink.h"
 #include "parallel/mesh.h"
 #include "parallel/weight_source.h"
@@ -15,14 +17,20 @@
 namespace trainer {
 
 /// Holds, for every block, the state of this rank's ZeRO shard: low bits (bf16) or float32 masters (fp16), and the
-/// moments. Weights and gradients belong to the weight source and the gradient sink, and are seen here as shards.
+/// moments. Weights and gradients belong to the weight source and the gradient sink, and are seen here as shards. With
+/// optimizer.offload the state lives in the host's memory and is brought to the device for the update, piece by piece.
 ///
 /// One step: accumulate_norm, reduce_norm, ops::prepare_update (the trainer calls it: it owns the UpdateState), step.
 class Optimizer {
  public:
-  /// Takes the state from the classes masters and moments of `arena`, which fills it with zeros. `layout` must outlive
-  /// the optimizer.
-  Optimizer(const Config& config, const ParamLayout& layout, const Mesh& mesh, Arena& arena);
+  /// Elements of a piece of offloaded state: long enough for a link to reach its rate, 0.3 GB on the device for two
+  /// pieces with float32 moments.
+  static constexpr std::int64_t kPieceElements = std::int64_t{1} << 24;
+
+  /// Takes the state from the classes masters and moments of `arena` (host when offloaded), which fills it with zeros.
+  /// `device`: where it trains. `layout` must outlive the optimizer.
+  Optimizer(const Config& config, const ParamLayout& layout, const Mesh& mesh, Arena& arena, Device device = {},
+            std::int64_t piece_elements = kPieceElements);
 
   /// Draws the initial values by global element index: every weight of the block, and the exact values of this rank's
   /// shard, so that the model is the same in any layout. Drawn where it trains, with the same bits on every device.
@@ -42,12 +50,15 @@ class Optimizer {
   void step(const Context& ctx, WeightSource& weights, GradSink& grads, const UpdateState* state, double lr);
 
   /// The state of a block's shard: low, master, m and v, absent where this run has none. `weight` and `grad` are
-  /// absent: the caller puts weight_source.shard(block) beside them to read or write exact values.
+  /// absent: the caller puts weight_source.shard(block) beside them to read or write exact values. When offloaded it is
+  /// pinned host memory, which ops of the device can use too; it is up to date for what is queued after step().
   const ops::ShardTensors& tensors(int block) const { return shards_[static_cast<std::size_t>(block)].state; }
   /// Which elements of the block these are.
   FlatRange range(int block) const { return shards_[static_cast<std::size_t>(block)].range; }
   bool has_m() const { return has_m_; }
   bool has_v() const { return has_v_; }
+  /// Whether tensors() are in the host's memory.
+  bool offloaded() const { return stream_.has_value(); }
 
  private:
   /// The part of one trainable parameter that lies in this shard, without padding rows.
@@ -62,7 +73,18 @@ class Optimizer {
     ops::ShardTensors state;
     std::vector<Segment> segments;
   };
+  /// What is updated at once: a whole shard, or a part of it that fits into the stream.
+  struct Piece {
+    int block = 0;
+    FlatRange range;  // of the shard
+    std::vector<Segment> segments;
+    bool last = false;  // of its block
+  };
 
+  void find_pieces(std::int64_t longest);
+  const Shard& shard_of(const Piece& piece) const { return shards_[static_cast<std::size_t>(piece.block)]; }
+  ops::ShardTensors state_of(const Piece& piece) const;
+  void fetch(const Context& ctx, std::size_t piece);
   std::vector<Segment> find_segments(int block, const FlatRange& range) const;
   void draw(const Context& ctx, ParamId id, std::int64_t first_row, const Tensor& values) const;
   void write_values(const Context& ctx, const Tensor& values, std::int64_t offset, const Tensor& whole,
@@ -80,6 +102,8 @@ class Optimizer {
   bool has_m_;
   bool has_v_;
   std::vector<Shard> shards_;
+  std::vector<Piece> pieces_;          // block by block
+  std::optional<StateStream> stream_;  // when offloaded
 };
 
 }  // namespace trainer

@@ -207,6 +207,7 @@ struct OptimizerConfig {
   bool nesterov = false;
   double clip_grad_norm = 1.0;
   MomentsDtype moments_dtype = MomentsDtype::automatic;
+  bool offload = false;
 
   template <class V>
   void describe(V& v) {
@@ -226,6 +227,9 @@ struct OptimizerConfig {
     v.key("moments_dtype", moments_dtype, any_value,
           "auto: float32 (float64 when precision.dtype is float64). bf16 halves the memory of the moments and is "
           "rounded stochastically.");
+    v.key("offload", offload, any_value,
+          "Keep masters and moments in pinned host memory and bring them to the GPU piece by piece in each update: the "
+          "same result, slower; for cards where nothing else fits.");
   }
 };
 

@@ -16,15 +16,18 @@ std::int64_t align_up(std::int64_t bytes) {
 }  // namespace
 
 std::string_view memory_class_name(MemoryClass memory_class) {
-  static constexpr std::string_view kNames[kMemoryClasses] = {"weights",     "gradients", "masters", "moments",
-                                                              "activations", "workspace", "logits",  "communication"};
+  static constexpr std::string_view kNames[kMemoryClasses] = {
+      "weights", "gradients", "masters", "moments", "activations", "workspace", "logits", "communication", "host"};
   return kNames[static_cast<std::size_t>(memory_class)];
 }
 
 Arena::Arena(Device device, const MemoryPlan& plan) : measuring_(false), capacity_(plan) {
   for (int c = 0; c < kMemoryClasses; ++c) {
     const auto i = static_cast<std::size_t>(c);
-    if (plan[i] > 0) memory_[i] = allocate(device, align_up(plan[i]), memory_class_name(static_cast<MemoryClass>(c)));
+    if (plan[i] == 0) continue;
+    const auto memory_class = static_cast<MemoryClass>(c);
+    const auto get = memory_class == MemoryClass::host ? allocate_pinned : allocate;
+    memory_[i] = get(device, align_up(plan[i]), memory_class_name(memory_class));
   }
 }
 

@@ -22,9 +22,10 @@ enum class MemoryClass : std::uint8_t {
   activations,
   workspace,
   logits,
-  communication
+  communication,
+  host  // pinned memory of the host, not of the device
 };
-constexpr int kMemoryClasses = 8;
+constexpr int kMemoryClasses = 9;
 std::string_view memory_class_name(MemoryClass memory_class);
 
 /// Peak bytes of each class.
@@ -34,8 +35,8 @@ class Arena {
  public:
   /// Measures only: tensors have shapes and no data.
   Arena() = default;
-  /// Has `plan` bytes of each class on `device`, zero-filled. Throws Error(memory) that names the class and the bytes
-  /// when they cannot be had.
+  /// Has `plan` bytes of each class on `device` (the class host: beside it), zero-filled. Throws Error(memory) that
+  /// names the class and the bytes when they cannot be had.
   Arena(Device device, const MemoryPlan& plan);
 
   /// A contiguous [rows, cols] tensor, 256-byte aligned, valid as long as the arena. `name` is for the largest-buffers

@@ -1,4 +1,5 @@
-// The two queues of a rank, computation and communication beside it, and the edges between them.
+// The queues of a rank, computation and communication beside it (with other ranks, or with the host's memory), and the
+// edges between them.
 //   computation -> communication: CommQueue::after
 //   communication -> computation: an Event, recorded with the context that after() gave, waited for with the other one
 #pragma once

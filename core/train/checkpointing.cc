@@ -52,15 +52,20 @@ Piece make_piece(Engine& engine, Part part, ParamId id, const Box& box, std::int
     return piece;
   }
   piece.dtype = moment.dtype;
-  piece.read = [&engine, moment](std::int64_t first, std::int64_t count, void* host) {
+  // Offloaded moments are the host's own, and as they should be once the device's queue is empty.
+  const Context& ctx = engine.context();
+  const Context place = engine.optimizer().offloaded() ? Context{} : ctx;
+  piece.read = [&ctx, place, moment](std::int64_t first, std::int64_t count, void* host) {
     const Tensor from = moment.flat_range(first, count);
-    copy_to_host(engine.context(), host, from.data, from.bytes());
-    synchronize(engine.context());
+    synchronize(ctx);
+    copy_to_host(place, host, from.data, from.bytes());
+    synchronize(place);
   };
-  piece.write = [&engine, moment](std::int64_t first, std::int64_t count, const void* host) {
+  piece.write = [&ctx, place, moment](std::int64_t first, std::int64_t count, const void* host) {
     const Tensor to = moment.flat_range(first, count);
-    copy_to_device(engine.context(), to.data, host, to.bytes());
-    synchronize(engine.context());
+    synchronize(ctx);
+    copy_to_device(place, to.data, host, to.bytes());
+    synchronize(place);
   };
   return piece;
 }

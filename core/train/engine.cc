@@ -1,6 +1,9 @@
 #include "core/train/engine.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <array>
 #include <exception>
 #include <limits>
 
@@ -13,6 +16,17 @@
 #include "parallel/skipping_communicator.h"
 
 namespace trainer {
+namespace {
+
+int ranks_on_this_host(Communicator& world) {
+  std::array<char, 256> name{};
+  if (gethostname(name.data(), name.size() - 1) != 0) return world.size();
+  const std::vector<std::string> hosts = gather_strings(world, name.data());
+  return static_cast<int>(std::count(hosts.begin(), hosts.end(), name.data()));
+}
+
+}  // namespace
+
 LoaderShape loader_shape(const Config& config, const Mesh& mesh) {
   return {.seq_length = config.train.seq_length,
           .micro_batch_size = config.train.micro_batch_size,
@@ -28,7 +42,7 @@ Engine::Engine(const Config& config, Context ctx, std::unique_ptr<Communicator> 
       fault_(fault),
       mesh_(std::make_unique<ProfiledCommunicator>(std::make_unique<SkippingCommunicator>(std::move(world), skips_)),
             mesh_shape(config)),
-      tp_(mesh_.tp(), config.parallelism.sequence_parallel),
+      tp_(ctx, mesh_.tp(), config.parallelism.sequence_parallel, config.comm.overlap),
       queue_(ctx, config.comm.overlap),
       grad_scale_(1.0 / static_cast<double>(config.train.global_batch_size * config.train.seq_length)),
       reported_{Reported{allocate_pinned(ctx.device, sizeof(UpdateState), "update state"), Event(ctx.device)},
@@ -39,6 +53,7 @@ Engine::Engine(const Config& config, Context ctx, std::unique_ptr<Communicator> 
     const DeviceProperties card = device_properties(ctx_.device);
     check_fits(config_, estimate_, mesh_.world().rank(), card.free_bytes, card.total_bytes - card.free_bytes);
   }
+  if (config_.optimizer.offload) check_host_fits(estimate_, ranks_on_this_host(mesh_.world()), host_ram_bytes());
   arena_ = std::make_unique<Arena>(ctx_.device, estimate_.classes);
   parts_ = std::make_unique<EngineParts>(config_, mesh_, queue_, *arena_);
   parts_->model.fill_tables(ctx_);
@@ -98,6 +113,7 @@ void Engine::compute_gradients(const MicroBatchSource& source, std::int64_t step
 
 void Engine::set_profiler(OpProfiler* profiler) {
   queue_.set_overlap(ctx_, profiler == nullptr);
+  tp_.set_overlap(ctx_, profiler == nullptr);
   ctx_.profiler = profiler;
 }
 

@@ -45,7 +45,7 @@ EngineParts::EngineParts(const Config& config, const Mesh& mesh, CommQueue& queu
             .sharded = config.parallelism.zero_stage >= 2,
             .tied = config.model.tie_word_embeddings},
            queue, arena),
-      optimizer(config, model.layout(), mesh, arena) {
+      optimizer(config, model.layout(), mesh, arena, queue.device()) {
   model.allocate(arena);
   const ModelShape& shape = model.shape();
   // One buffer, so that a micro-batch is one copy.

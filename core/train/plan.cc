@@ -1,9 +1,12 @@
 #include "core/train/plan.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdlib>
+#include <fstream>
 #include <numeric>
 #include <utility>
 
@@ -86,9 +89,10 @@ std::string shard_over_dp(const Config& config, int stage, const std::string& wh
 std::string shrink_optimizer_state(const Config& config, bool moments) {
   const bool wide =
       config.optimizer.moments_dtype != MomentsDtype::bf16 && config.precision.dtype != Precision::float64;
-  return shard_over_dp(
-      config, 1,
-      moments && wide ? "optimizer.moments_dtype: bf16 (half the bytes, rounded stochastically)" : split_model(config));
+  const bool alone = config.parallelism.tensor_parallel_size * config.parallelism.data_parallel_size == 1;
+  const std::string narrow = "optimizer.moments_dtype: bf16 (half the bytes, rounded stochastically)";
+  const std::string away = "optimizer.offload: true (in the host's memory; each update brings it and takes it back)";
+  return shard_over_dp(config, 1, moments && wide ? narrow : alone ? away : split_model(config));
 }
 
 std::string shrink_communication(const Config& config, const std::string& name) {
@@ -121,7 +125,7 @@ std::string shrink_workspace(const Config& config) {
 }  // namespace
 
 std::int64_t MemoryEstimate::arena_bytes() const {
-  return std::accumulate(classes.begin(), classes.end(), std::int64_t{0});
+  return std::accumulate(classes.begin(), classes.end(), std::int64_t{0}) - host_bytes();
 }
 
 std::int64_t MemoryEstimate::total_bytes() const {
@@ -134,11 +138,11 @@ MemoryEstimate plan_memory(const Config& config, const Mesh& mesh, DeviceKind de
   Arena measuring;
   CommQueue no_queue({}, /*overlap=*/false);
   const EngineParts parts(config, mesh, no_queue, measuring);
-  return {.classes = measuring.plan(),
-          .buffers = measuring.largest(),
-          .reserves = device == DeviceKind::cuda ? gpu_reserves(config, mesh, parts.model.shape())
-                                                 : std::vector<MemoryReserve>{},
-          .parameters = parts.model.layout().numel()};
+  MemoryEstimate estimate{
+      .classes = measuring.plan(), .buffers = measuring.largest(), .parameters = parts.model.layout().numel()};
+  std::erase_if(estimate.buffers, [](const Arena::Buffer& b) { return b.memory_class == MemoryClass::host; });
+  if (device == DeviceKind::cuda) estimate.reserves = gpu_reserves(config, mesh, parts.model.shape());
+  return estimate;
 }
 
 MemoryEstimate plan_memory(const Config& config, int rank) {
@@ -150,10 +154,12 @@ std::string memory_table(const MemoryEstimate& estimate) {
   Table table("Memory of a rank");
   for (int c = 0; c < kMemoryClasses; ++c) {
     const std::int64_t bytes = estimate.classes[static_cast<std::size_t>(c)];
-    if (bytes > 0) table.row({std::string(memory_class_name(static_cast<MemoryClass>(c))), format_bytes(bytes)});
+    if (bytes > 0 && static_cast<MemoryClass>(c) != MemoryClass::host)
+      table.row({std::string(memory_class_name(static_cast<MemoryClass>(c))), format_bytes(bytes)});
   }
   for (const MemoryReserve& reserve : estimate.reserves) table.row({reserve.name, format_bytes(reserve.bytes)});
   table.row({"sum", format_bytes(estimate.total_bytes())});
+  if (estimate.host_bytes() > 0) table.row({"pinned, on the host", format_bytes(estimate.host_bytes())});
   return table.text();
 }
 
@@ -193,6 +199,8 @@ std::string shrink_advice(const Config& config, const Arena::Buffer& buffer) {
       return split_model(config);
     case MemoryClass::communication:
       return shrink_communication(config, buffer.name);
+    case MemoryClass::host:
+      break;
   }
   return {};
 }
@@ -214,6 +222,27 @@ void check_fits(const Config& config, const MemoryEstimate& estimate, int rank, 
        "rank {} does not fit: it needs {} ({} bytes), and {} ({} bytes) are free on its GPU. The largest of it:{}\n"
        "`trainer plan` shows the whole table without a GPU",
        rank, format_bytes(needed), needed, format_bytes(free_bytes), free_bytes, holders);
+}
+
+std::int64_t host_ram_bytes() {
+  const std::int64_t physical = static_cast<std::int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
+  std::ifstream limit("/sys/fs/cgroup/memory.max");  // "max" where the container has none
+  std::int64_t allowed = 0;
+  return limit >> allowed ? std::min(allowed, physical) : physical;
+}
+
+std::string host_memory_note(const MemoryEstimate& estimate, int ranks, std::int64_t ram_bytes) {
+  if (estimate.host_bytes() == 0) return {};
+  const std::int64_t together = ranks * estimate.host_bytes();
+  return fmt::format("{} of the host's memory are pinned, {} rank{} together; this host has {}{}",
+                     format_bytes(together), ranks, ranks == 1 ? "" : "s", format_bytes(ram_bytes),
+                     together <= ram_bytes ? "" : ": too little");
+}
+
+void check_host_fits(const MemoryEstimate& estimate, int ranks, std::int64_t ram_bytes) {
+  if (ranks * estimate.host_bytes() > ram_bytes)
+    fail(ExitCode::memory, "optimizer.offload: {}; right would be fewer ranks on each host, or offload: false",
+         host_memory_note(estimate, ranks, ram_bytes));
 }
 
 std::int64_t card_bytes(std::string_view card) {

@@ -22,13 +22,16 @@ struct MemoryReserve {
 
 struct MemoryEstimate {
   MemoryPlan classes{};                // bytes of the arena, exact
-  std::vector<Arena::Buffer> buffers;  // the same by name, largest first
+  std::vector<Arena::Buffer> buffers;  // those on the device by name, largest first
   std::vector<MemoryReserve> reserves;
   std::int64_t parameters = 0;  // elements of the flat weight buffers of this rank, padding included
 
+  /// Of the arena, on the device.
   std::int64_t arena_bytes() const;
-  /// Arena and reserves.
+  /// Arena and reserves, on the device.
   std::int64_t total_bytes() const;
+  /// Pinned memory of the host.
+  std::int64_t host_bytes() const { return classes[static_cast<std::size_t>(MemoryClass::host)]; }
 };
 
 /// Of this rank of `mesh`; a GPU adds its reserves. `config` is resolved. Communicates with nobody.
@@ -36,7 +39,7 @@ MemoryEstimate plan_memory(const Config& config, const Mesh& mesh, DeviceKind de
 /// Of rank `rank` of the job that the configuration describes, on a GPU unless train.device is cpu.
 MemoryEstimate plan_memory(const Config& config, int rank);
 
-/// Classes, reserves, sum.
+/// Classes, reserves, sum; what is beside it on the host.
 std::string memory_table(const MemoryEstimate& estimate);
 /// The three largest buffers and the setting that shrinks each.
 std::string largest_table(const Config& config, const MemoryEstimate& estimate);
@@ -50,6 +53,14 @@ std::string shrink_advice(const Config& config, const Arena::Buffer& buffer);
 /// what to change.
 void check_fits(const Config& config, const MemoryEstimate& estimate, int rank, std::int64_t free_bytes,
                 std::int64_t used_bytes);
+
+/// Memory of this machine, or of the container that the process is in.
+std::int64_t host_ram_bytes();
+/// What `ranks` ranks on one host of `ram_bytes` take of it together, and whether it has that; empty when they take
+/// nothing.
+std::string host_memory_note(const MemoryEstimate& estimate, int ranks, std::int64_t ram_bytes);
+/// Throws Error(memory) when a host has less than its ranks take together: pinned memory cannot be swapped out.
+void check_host_fits(const MemoryEstimate& estimate, int ranks, std::int64_t ram_bytes);
 
 /// Bytes that a named card gives to one process: "h200", "a100-80", or a number of GiB. Throws Error(config) for
 /// others, naming those that are known.

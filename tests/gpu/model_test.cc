@@ -85,6 +85,29 @@ TEST_F(GpuModel, SameBitsTwiceAndUnderRecompute) {
       }
 }
 
+/// Masters and moments in the host's memory, brought to the card for each update. The last vocabulary makes a block of
+/// more than one piece.
+TEST_F(GpuModel, OffloadedOptimizerStateHasTheSameBits) {
+  for (const char* precision : {"float32", "bf16", "fp16"})
+    for (const char* moments : {"auto", "bf16"})
+      for (const char* vocab : {"256", "300000"}) {
+        SCOPED_TRACE(fmt::format("{} moments {} vocabulary {}", precision, moments, vocab));
+        const auto hash = [&](const char* offload, const char* overlap) {
+          const auto trained = engine(
+              "llama3", {std::string("precision.dtype=") + precision, std::string("optimizer.moments_dtype=") + moments,
+                         std::string("model.vocab_size=") + vocab, std::string("optimizer.offload=") + offload,
+                         std::string("comm.overlap=") + overlap});
+          trained->initialize();
+          SampleSource source(*trained);
+          for (int step = 0; step < 5; ++step) trained->step(source.source(), step, 1e-3);
+          return state_hash(*trained);
+        };
+        const std::uint64_t resident = hash("false", "true");
+        EXPECT_EQ(hash("true", "true"), resident);
+        EXPECT_EQ(hash("true", "false"), resident);
+      }
+}
+
 /// 16-bit training follows float32 training: the loss of ten steps differs by rounding only.
 TEST_F(GpuModel, SixteenBitFollowsFloat32) {
   for (const char* family : kGoldenFamilies) {
@@ -106,7 +129,8 @@ TEST_F(GpuModel, SixteenBitFollowsFloat32) {
   }
 }
 
-/// Saved on one device, loaded on the other: the same masters and moments, and a run that goes on alike.
+/// Saved on one device, loaded on the other: the same masters and moments, and a run that goes on alike, also when the
+/// GPU has them in the host's memory from there on.
 TEST_F(GpuModel, CheckpointsMoveBetweenCpuAndGpu) {
   for (const char* precision : {"float32", "bf16", "fp16"}) {
     SCOPED_TRACE(precision);
@@ -138,7 +162,9 @@ TEST_F(GpuModel, CheckpointsMoveBetweenCpuAndGpu) {
     EXPECT_EQ(state_hash(on_cpu), state_hash(*on_gpu));
     std::filesystem::remove_all(folder);
     save(on_cpu);
-    const auto back = engine("llama3", sets);
+    auto offloaded = sets;
+    offloaded.emplace_back("optimizer.offload=true");
+    const auto back = engine("llama3", offloaded);
     load(*back);
     EXPECT_EQ(state_hash(*back), state_hash(*on_gpu));
     std::filesystem::remove_all(folder);

@@ -116,8 +116,10 @@ std::int64_t global_index(const ParamDecl& decl, const LocalParam& local, std::i
 /// One rank: its part of the model, its optimizer, and a step as the trainer makes it.
 class Rank {
  public:
-  Rank(const Config& config, const Layout& shape, std::unique_ptr<Communicator> world)
+  Rank(const Config& config, const Layout& shape, std::unique_ptr<Communicator> world,
+       std::int64_t piece_elements = Optimizer::kPieceElements)
       : config_(config),
+        piece_elements_(piece_elements),
         mesh(std::move(world),
              {.tp = shape.tp, .dp = shape.dp, .zero = shape.zero, .kv_replicas = std::max(1, shape.tp / 2)}),
         layout(declarations(), {.rank = mesh.tp().rank(), .size = shape.tp, .kv_heads = 2}, shape.zero),
@@ -125,7 +127,7 @@ class Rank {
         weights(layout, mesh, dtype_),
         grads(layout, mesh, accumulator_dtype(dtype_)),
         arena_({}, measure()),
-        optimizer(config, layout, mesh, arena_),
+        optimizer(config, layout, mesh, arena_, {}, piece_elements),
         state(initial_update_state(config.precision)) {
     optimizer.initialize(ctx_, weights);
   }
@@ -188,6 +190,7 @@ class Rank {
   }
 
   const Config& config_;
+  std::int64_t piece_elements_;
   Mesh mesh;
   ParamLayout layout;
   Dtype dtype_;
@@ -201,7 +204,7 @@ class Rank {
  private:
   MemoryPlan measure() {
     Arena measuring;
-    const Optimizer planned(config_, layout, mesh, measuring);
+    const Optimizer planned(config_, layout, mesh, measuring, {}, piece_elements_);
     return measuring.plan();
   }
   static Tensor over(std::vector<double>& x) {
@@ -244,11 +247,12 @@ Config config_for(Precision precision, MomentsDtype moments = MomentsDtype::auto
 }
 
 /// The model after `steps` steps; every rank that holds an element must hold the same bits.
-Model train(const Config& config, const Layout& shape, std::int64_t steps) {
+Model train(const Config& config, const Layout& shape, std::int64_t steps,
+            std::int64_t piece_elements = Optimizer::kPieceElements) {
   Model model;
   std::mutex mutex;
   run_ranks(shape.tp * shape.dp, [&](std::unique_ptr<Communicator> world) {
-    Rank rank(config, shape, std::move(world));
+    Rank rank(config, shape, std::move(world), piece_elements);
     for (std::int64_t step = 0; step < steps; ++step) {
       rank.make_gradients(step);
       rank.step(0.01);
@@ -279,6 +283,37 @@ TEST(Optimizer, EveryLayoutGivesTheBitsOfOneProcess) {
 TEST(Optimizer, StochasticMomentsDoNotDependOnTheLayout) {
   expect_same_in_every_layout(config_for(Precision::bf16, MomentsDtype::bf16));
   expect_same_in_every_layout(config_for(Precision::float32, MomentsDtype::bf16));
+}
+
+/// State that comes and goes in pieces: of a few elements, cut anywhere, and of whole shards.
+TEST(Optimizer, OffloadedStateGivesTheSameBits) {
+  for (const Precision precision : {Precision::float64, Precision::float32, Precision::bf16, Precision::fp16})
+    for (const MomentsDtype moments : {MomentsDtype::automatic, MomentsDtype::bf16}) {
+      if (precision == Precision::float64 && moments == MomentsDtype::bf16) continue;
+      Config config = config_for(precision, moments);
+      const Model resident = train(config, {}, 3);
+      config.optimizer.offload = true;
+      for (const std::int64_t piece : {std::int64_t{7}, std::int64_t{64}, Optimizer::kPieceElements})
+        for (const Layout& layout : {Layout{}, Layout{2, 2, 2}})
+          EXPECT_TRUE(train(config, layout, 3, piece) == resident) << describe(layout) << " pieces of " << piece;
+    }
+}
+
+TEST(Optimizer, OffloadedStateIsOnTheHost) {
+  Config config = config_for(Precision::bf16);
+  config.optimizer.offload = true;
+  Arena measuring;
+  run_ranks(1, [&](std::unique_ptr<Communicator> world) {
+    const Mesh mesh(std::move(world), {});
+    const ParamLayout layout(declarations(), {.kv_heads = 2}, 1);
+    const Optimizer optimizer(config, layout, mesh, measuring, {}, 64);
+    EXPECT_TRUE(optimizer.offloaded());
+  });
+  const auto bytes = [&](MemoryClass c) { return measuring.plan()[static_cast<std::size_t>(c)]; };
+  EXPECT_EQ(bytes(MemoryClass::masters), 0);
+  EXPECT_EQ(bytes(MemoryClass::moments), 0);
+  EXPECT_GT(bytes(MemoryClass::host), 0);
+  EXPECT_EQ(bytes(MemoryClass::communication), 2 * 3 * 256) << "low bits and two moments, 64 elements each, twice";
 }
 
 TEST(Optimizer, CountsEveryElementOfTheModelOnceInTheNorm) {

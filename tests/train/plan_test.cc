@@ -99,6 +99,39 @@ TEST(Plan, WholeBlocksUnderZero3DoNotGrowWithDepth) {
       << "gradients have 4 bytes, weights 2";
 }
 
+TEST(Plan, OffloadMovesMastersAndMomentsToTheHost) {
+  const int ranks = test_world().size();
+  const FaultPlan no_fault;
+  for (const char* precision : {"float32", "bf16", "fp16"}) {
+    const auto sets = with(layout(ranks, 1, ranks > 1 ? 1 : 0), {fmt::format("precision.dtype={}", precision)});
+    const MemoryEstimate before = plan_memory(family_config("llama3", sets, ranks), test_world().rank());
+    const Config config = family_config("llama3", with(sets, {"optimizer.offload=true"}), ranks);
+    const MemoryEstimate after = plan_memory(config, test_world().rank());
+    EXPECT_EQ(before.host_bytes(), 0);
+    EXPECT_EQ(after.host_bytes(), bytes_of(before, MemoryClass::masters) + bytes_of(before, MemoryClass::moments));
+    EXPECT_EQ(bytes_of(after, MemoryClass::masters) + bytes_of(after, MemoryClass::moments), 0);
+    EXPECT_LT(after.arena_bytes(), before.arena_bytes());
+    for (const Arena::Buffer& buffer : after.buffers) EXPECT_NE(buffer.memory_class, MemoryClass::host) << buffer.name;
+    EXPECT_NE(memory_table(after).find("pinned, on the host"), std::string::npos) << memory_table(after);
+    const Engine engine(config, {}, new_test_world(), no_fault);
+    EXPECT_EQ(after.classes, engine.memory_taken());
+  }
+}
+
+TEST(Plan, SaysWhenAHostHasTooLittle) {
+  MemoryEstimate estimate;
+  EXPECT_EQ(host_memory_note(estimate, 8, 1), "");
+  EXPECT_NO_THROW(check_host_fits(estimate, 8, 1));
+  estimate.classes[static_cast<std::size_t>(MemoryClass::host)] = std::int64_t{3} << 30;
+  EXPECT_NO_THROW(check_host_fits(estimate, 8, std::int64_t{24} << 30));
+  EXPECT_EQ(host_memory_note(estimate, 8, std::int64_t{24} << 30).find("too little"), std::string::npos);
+  EXPECT_THROW(check_host_fits(estimate, 8, std::int64_t{23} << 30), Error);
+  const std::string note = host_memory_note(estimate, 8, std::int64_t{23} << 30);
+  EXPECT_NE(note.find("24.0 GiB"), std::string::npos) << note;
+  EXPECT_NE(note.find("too little"), std::string::npos) << note;
+  EXPECT_GT(host_ram_bytes(), std::int64_t{1} << 28);
+}
+
 TEST(Plan, NamesTheRankTheSizesAndTheSettingsWhenItDoesNotFit) {
   const Config config = family_config("llama3", with(layout(4, 1, 0), {"precision.dtype=bf16"}), 4);
   const MemoryEstimate estimate = plan_memory(config, 3);
@@ -147,9 +180,8 @@ TEST(Plan, CountsTheCommunicators) {
   EXPECT_EQ(nccl_mib(8, 1, {"parallelism.zero_group_size=2"}), 1376 + 2 * 1024) << "world, zero and its replicas";
 }
 
-/// Following the advice for a buffer makes the plan smaller.
-TEST(Plan, AdviceShrinksTheBuffer) {
-  std::vector<std::string> sets = with(layout(2, 1, 0), {"precision.dtype=bf16"});
+/// Following the advice for a buffer makes the plan smaller. Returns the number of buffers.
+int follow_advice(const std::vector<std::string>& sets) {
   const Config config = family_config("llama3", sets, 0);
   const MemoryEstimate before = plan_memory(config, 0);
   int checked = 0;
@@ -166,7 +198,12 @@ TEST(Plan, AdviceShrinksTheBuffer) {
     EXPECT_LT(after.arena_bytes(), before.arena_bytes());
     ++checked;
   }
-  EXPECT_GE(checked, 5);
+  return checked;
+}
+
+TEST(Plan, AdviceShrinksTheBuffer) {
+  EXPECT_GE(follow_advice(with(layout(2, 1, 0), {"precision.dtype=bf16"})), 5);
+  EXPECT_GE(follow_advice(with(layout(1, 1, 0), {"precision.dtype=bf16", "optimizer.moments_dtype=bf16"})), 5);
 }
 
 TEST(Plan, TableShowsClassesReservesAndTheirSum) {

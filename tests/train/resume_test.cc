@@ -131,6 +131,35 @@ TEST(Resume, AnyLayoutLoadsWhatAnotherSaved) {
   }
 }
 
+/// A run may move its optimizer state into the host's memory, or back, at a checkpoint.
+TEST(Resume, OptimizerStateMovesToTheHostAndBack) {
+  const int ranks = test_world().size();
+  const FaultPlan no_fault;
+  for (const char* precision : {"float32", "bf16", "fp16"}) {
+    SCOPED_TRACE(precision);
+    const auto engine = [&](bool offload) {
+      auto sets = layout_sets(ranks, 1, ranks > 1 ? 3 : 0, precision);
+      sets.push_back(fmt::format("optimizer.offload={}", offload));
+      return std::make_unique<Engine>(family_config("llama3", sets, ranks), Context{}, new_test_world(), no_fault);
+    };
+    const auto unbroken = engine(false);
+    unbroken->initialize();
+    train(*unbroken, 0, 6);
+    for (const bool first : {false, true}) {
+      const SharedFolder folder;
+      const auto saved = engine(first);
+      saved->initialize();
+      train(*saved, 0, 3);
+      save(*saved, folder.path(), 3);
+      const auto resumed = engine(!first);
+      ASSERT_EQ(load(*resumed, folder.path()), 3);
+      EXPECT_EQ(state_hash(*resumed), state_hash(*saved));
+      train(*resumed, 3, 6);
+      EXPECT_EQ(state_hash(*resumed), state_hash(*unbroken)) << "offloaded first: " << first;
+    }
+  }
+}
+
 /// Another layout goes on with the same losses (float32, to rounding).
 TEST(Resume, LossesGoOnInAnotherLayout) {
   if (test_world().size() != 4) GTEST_SKIP() << "needs 4 ranks";
