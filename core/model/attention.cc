@@ -103,7 +103,7 @@ ops::AttentionShape Attention::attention_shape(const Pass& pass, const ModelShap
 }
 
 void Attention::forward(const Pass& pass, const BlockParams& params, const ModelShape& shape, const RopeTable& rope,
-                        const Tensor& h, const Saved& saved, const Tensor& addend, const Tensor& out) const {
+                        const Entering& h, const Saved& saved) const {
   qkv_.forward(pass, params, h, saved.qkv);
   if (qk_norm_)
     recompute(pass, params, shape, rope, saved);
@@ -118,7 +118,6 @@ void Attention::forward(const Pass& pass, const BlockParams& params, const Model
                                     .kv_starts = pass.batch.starts,
                                     .out = saved.out,
                                     .lse = saved.lse});
-  out_.forward(pass, params, saved.out, out, addend);
 }
 
 void Attention::recompute(const Pass& pass, const BlockParams& params, const ModelShape& shape, const RopeTable& rope,
@@ -142,10 +141,10 @@ void Attention::recompute(const Pass& pass, const BlockParams& params, const Mod
 }
 
 void Attention::backward(const Pass& pass, const BlockParams& params, const ModelShape& shape, const RopeTable& rope,
-                         const Tensor& h, const Saved& saved, const Workspace& work, const Tensor& dpartial,
-                         const Tensor& dh) const {
-  out_.backward_weight(pass, params, dpartial, saved.out);
-  out_.backward_input(pass, params, dpartial, work.dout);
+                         const Entering& h, const Saved& saved, const Workspace& work, const Entering& dout,
+                         const Leaving& dh) const {
+  out_.backward_input(pass, params, dout, work.dout);
+  out_.backward_weight(pass, params, dout.whole(pass.ctx), saved.out);
   const std::int64_t q = shape.q_cols(), kv = shape.kv_cols();
   const Views in = inputs(shape, saved);
   const Views grad = {work.dqkv.col_range(0, q), work.dqkv.col_range(q, kv), work.dqkv.col_range(q + kv, kv)};
@@ -180,8 +179,8 @@ void Attention::backward(const Pass& pass, const BlockParams& params, const Mode
                                        .dweight = params.g(k_norm_),
                                        .accumulate = params.accumulate});
   }
-  qkv_.backward_weight(pass, params, work.dqkv, h);
   qkv_.backward_input(pass, params, work.dqkv, dh);
+  qkv_.backward_weight(pass, params, work.dqkv, h.whole(pass.ctx));
 }
 
 }  // namespace trainer

@@ -37,16 +37,16 @@ class Attention {
   Saved allocate(const ModelShape& shape, Arena& arena, const Tensor& cheap) const;
   static Workspace allocate_workspace(const ModelShape& shape, Arena& arena);
 
-  /// out = addend + attention(h) before the sum over tp ranks. h, out, addend [N, C]; addend may be absent
+  /// saved.out = attention(h) without its output projection out(). h [N, C]
   void forward(const Pass& pass, const BlockParams& params, const ModelShape& shape, const RopeTable& rope,
-               const Tensor& h, const Saved& saved, const Tensor& addend, const Tensor& out) const;
+               const Entering& h, const Saved& saved) const;
   /// Computes saved.normed again, with the same bits.
   void recompute(const Pass& pass, const BlockParams& params, const ModelShape& shape, const RopeTable& rope,
                  const Saved& saved) const;
-  /// dpartial [N, C] -> dh [N, C], a part of the sum over tp ranks.
+  /// dout [N, C], the gradient of what out() made -> dh, which starts to leave. h is needed whole, towards the end.
   void backward(const Pass& pass, const BlockParams& params, const ModelShape& shape, const RopeTable& rope,
-                const Tensor& h, const Saved& saved, const Workspace& work, const Tensor& dpartial,
-                const Tensor& dh) const;
+                const Entering& h, const Saved& saved, const Workspace& work, const Entering& dout,
+                const Leaving& dh) const;
 
   const Linear& out() const { return out_; }
 

@@ -27,14 +27,13 @@ class Block {
   };
   /// Buffers of one block at a time, shared by all layers.
   struct Workspace {
-    Tensor partial;   // [N, C]: sums over tp ranks start here
-    Tensor partial2;  // [N, C]; parallel residual only
-    Tensor local;     // [local N, C]; sequence parallel only
-    Tensor local2;    // [local N, C]; sequence parallel with parallel residual only
-    Tensor full;      // [N, C]: gathered inputs; sequence parallel only
-    Tensor dfull;     // [N, C]: gathered gradients; sequence parallel only
-    Tensor dbranch;   // [local N, C]: gradient before dropout; hidden_dropout only
+    Leaving leaving;   // sums over tp ranks
+    Leaving leaving2;  // parallel residual only: a second sum while the first is kept
+    Tensor full;       // [N, C]: gathered inputs; sequence parallel only
+    Tensor dfull;      // [N, C]: gathered gradients; sequence parallel only
+    Tensor dbranch;    // [local N, C]: gradient before dropout; hidden_dropout only
     Attention::Workspace attention;
+    Mlp::Workspace mlp;
   };
   Cheap allocate_cheap(const ModelShape& shape, Arena& arena) const;
   /// `cheap`: where the cheap tensors of all layers are; null: the block has its own.
@@ -57,11 +56,12 @@ class Block {
                 const Saved& saved, const Workspace& work, const Tensor& d) const;
 
  private:
-  /// Everything before the MLP; returns its input, all tokens [N, C].
-  Tensor forward_until_mlp(const Pass& pass, const BlockParams& params, const ModelShape& shape, const RopeTable& rope,
-                           const ResidualStream& in, const Saved& saved, const Workspace& work) const;
-  /// Adds over tp ranks, then the biases that are still missing, and dropout: the branch that joins the residual
-  /// stream.
+  /// Everything before the MLP; returns its input [N, C].
+  Entering forward_until_mlp(const Pass& pass, const BlockParams& params, const ModelShape& shape,
+                             const RopeTable& rope, const ResidualStream& in, const Saved& saved,
+                             const Workspace& work) const;
+  /// What is leaving: its sum over tp ranks, then the biases that are still missing, and dropout: the branch that joins
+  /// the residual stream.
   Tensor finish_branch(const Pass& pass, const BlockParams& params, const Workspace& work,
                        std::initializer_list<const Linear*> layers, const DropoutKey& dropout) const;
   /// Whether the matrix product at the end of a branch adds the residual stream: nothing stands between the two.
@@ -71,9 +71,9 @@ class Block {
   DropoutKey branch_dropout(const Pass& pass, DropoutSite site) const {
     return dropout_at(pass, hidden_dropout_, dropout_site(block_, site));
   }
-  /// Gradient of the branch: through dropout, then gathered to all tokens.
-  Tensor begin_branch_backward(const Pass& pass, const Workspace& work, const DropoutKey& dropout,
-                               const Tensor& d) const;
+  /// Gradient of the branch: through dropout, then on its way to all tp ranks.
+  Entering begin_branch_backward(const Pass& pass, const Workspace& work, const DropoutKey& dropout,
+                                 const Tensor& d) const;
 
   int block_;
   bool parallel_residual_;

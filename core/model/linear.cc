@@ -42,15 +42,29 @@ void Linear::forward(const Pass& pass, const BlockParams& params, const Tensor& 
                                  .addend = addend});
 }
 
-void Linear::forward_activated(const Pass& pass, const BlockParams& params, const Tensor& x, const Tensor& y,
+void Linear::forward(const Pass& pass, const BlockParams& params, const Tensor& x, const Leaving& y,
+                     const Tensor& addend) const {
+  pass.tp.start_leave(pass.ctx, y, [&](const RowRange& rows, const Tensor& part) {
+    forward(pass, params, rows.of(x), part, rows.of(addend));
+  });
+}
+
+void Linear::forward(const Pass& pass, const BlockParams& params, const Entering& x, const Tensor& y) const {
+  x.for_each_range(pass.ctx,
+                   [&](const RowRange& rows, const Tensor& part) { forward(pass, params, part, rows.of(y)); });
+}
+
+void Linear::forward_activated(const Pass& pass, const BlockParams& params, const Entering& x, const Tensor& y,
                                Activation activation, const Tensor& activated) const {
   TRAINER_CHECK(!row_parallel_, "an activation function of parts of a sum");
-  ops::linear_forward(pass.ctx, {.x = x,
-                                 .w = params.w(first_weight_, last_weight_),
-                                 .bias = params.w(first_bias_, last_bias_),
-                                 .y = y,
-                                 .activated = activated,
-                                 .activation = activation});
+  x.for_each_range(pass.ctx, [&](const RowRange& rows, const Tensor& part) {
+    ops::linear_forward(pass.ctx, {.x = part,
+                                   .w = params.w(first_weight_, last_weight_),
+                                   .bias = params.w(first_bias_, last_bias_),
+                                   .y = rows.of(y),
+                                   .activated = rows.of(activated),
+                                   .activation = activation});
+  });
 }
 
 void Linear::backward_weight(const Pass& pass, const BlockParams& params, const Tensor& dy, const Tensor& x) const {
@@ -61,17 +75,27 @@ void Linear::backward_weight(const Pass& pass, const BlockParams& params, const 
                                          .dbias = params.g(first_bias_, last_bias_)});
 }
 
-void Linear::backward_input(const Pass& pass, const BlockParams& params, const Tensor& dy, const Tensor& dx) const {
-  ops::linear_backward_input(pass.ctx, {.dy = dy, .w = params.w(first_weight_, last_weight_), .dx = dx});
+void Linear::backward_input(const Pass& pass, const BlockParams& params, const Entering& dy, const Tensor& dx) const {
+  dy.for_each_range(pass.ctx, [&](const RowRange& rows, const Tensor& part) {
+    ops::linear_backward_input(pass.ctx, {.dy = part, .w = params.w(first_weight_, last_weight_), .dx = rows.of(dx)});
+  });
 }
 
-void Linear::backward_input(const Pass& pass, const BlockParams& params, const Tensor& dy, Activation activation,
+void Linear::backward_input(const Pass& pass, const BlockParams& params, const Entering& dy, Activation activation,
                             const Tensor& input, const Tensor& dx) const {
-  ops::linear_backward_input(pass.ctx, {.dy = dy,
-                                        .w = params.w(first_weight_, last_weight_),
-                                        .dx = dx,
-                                        .activation_input = input,
-                                        .activation = activation});
+  dy.for_each_range(pass.ctx, [&](const RowRange& rows, const Tensor& part) {
+    ops::linear_backward_input(pass.ctx, {.dy = part,
+                                          .w = params.w(first_weight_, last_weight_),
+                                          .dx = rows.of(dx),
+                                          .activation_input = rows.of(input),
+                                          .activation = activation});
+  });
+}
+
+void Linear::backward_input(const Pass& pass, const BlockParams& params, const Tensor& dy, const Leaving& dx) const {
+  pass.tp.start_leave(pass.ctx, dx, [&](const RowRange& rows, const Tensor& part) {
+    ops::linear_backward_input(pass.ctx, {.dy = rows.of(dy), .w = params.w(first_weight_, last_weight_), .dx = part});
+  });
 }
 
 void Linear::add_bias(const Pass& pass, const BlockParams& params, const Tensor& x) const {

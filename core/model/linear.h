@@ -26,17 +26,23 @@ class Linear {
   /// as well
   void forward(const Pass& pass, const BlockParams& params, const Tensor& x, const Tensor& y,
                const Tensor& addend = {}) const;
-  /// Column-parallel layers: y = x w^T + bias; activated = f(y) of the unrounded sum. activated [N, O]
-  void forward_activated(const Pass& pass, const BlockParams& params, const Tensor& x, const Tensor& y,
+  /// The same where the sum of y over the ranks follows: starts to leave.
+  void forward(const Pass& pass, const BlockParams& params, const Tensor& x, const Leaving& y,
+               const Tensor& addend = {}) const;
+  /// y = x w^T + bias. With an `activation` as well activated = f(y) of the unrounded sum. y, activated [N, O]
+  void forward(const Pass& pass, const BlockParams& params, const Entering& x, const Tensor& y) const;
+  void forward_activated(const Pass& pass, const BlockParams& params, const Entering& x, const Tensor& y,
                          Activation activation, const Tensor& activated) const;
   /// dw += dy^T x, and the gradient of the biases. dy [N, O] has all tokens: the bias of a row-parallel layer has its
   /// whole gradient on every rank.
   void backward_weight(const Pass& pass, const BlockParams& params, const Tensor& dy, const Tensor& x) const;
-  /// dx = dy w
-  void backward_input(const Pass& pass, const BlockParams& params, const Tensor& dy, const Tensor& dx) const;
+  /// dx = dy w. dx [N, I]
+  void backward_input(const Pass& pass, const BlockParams& params, const Entering& dy, const Tensor& dx) const;
   /// dx = (dy w) f'(input), rounded once: x was f(input). input, dx [N, I]
-  void backward_input(const Pass& pass, const BlockParams& params, const Tensor& dy, Activation activation,
+  void backward_input(const Pass& pass, const BlockParams& params, const Entering& dy, Activation activation,
                       const Tensor& input, const Tensor& dx) const;
+  /// dx = dy w where the sum over the ranks follows: starts to leave. dy [N, O]
+  void backward_input(const Pass& pass, const BlockParams& params, const Tensor& dy, const Leaving& dx) const;
   /// x += bias, once, where x [local N, O] is the sum over several ranks of what a row-parallel layer gave; otherwise
   /// nothing.
   void add_bias(const Pass& pass, const BlockParams& params, const Tensor& x) const;

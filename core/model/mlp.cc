@@ -42,13 +42,12 @@ Mlp::Saved Mlp::allocate(const ModelShape& shape, Arena& arena, const Tensor& ch
   return saved;
 }
 
-void Mlp::forward(const Pass& pass, const BlockParams& params, const Tensor& h, const Saved& saved,
-                  const Tensor& addend, const Tensor& out) const {
-  forward_hidden(pass, params, h, saved);
-  down_.forward(pass, params, saved.activated, out, addend);
+Mlp::Workspace Mlp::allocate_workspace(const ModelShape& shape, bool sequence_parallel, Arena& arena) {
+  if (!sequence_parallel) return {};
+  return {.dactivated = arena.take(MemoryClass::workspace, "mlp dactivated", shape.tokens, shape.mlp, shape.dtype)};
 }
 
-void Mlp::forward_hidden(const Pass& pass, const BlockParams& params, const Tensor& h, const Saved& saved) const {
+void Mlp::forward(const Pass& pass, const BlockParams& params, const Entering& h, const Saved& saved) const {
   if (fused()) return up_.forward_activated(pass, params, h, saved.up, activation_, saved.activated);
   up_.forward(pass, params, h, saved.up);
   recompute(pass, saved);
@@ -59,22 +58,27 @@ void Mlp::recompute(const Pass& pass, const Saved& saved) const {
   ops::activation_forward(pass.ctx, {.kind = activation_, .x = saved.up, .out = saved.activated});
 }
 
-void Mlp::backward(const Pass& pass, const BlockParams& params, const Tensor& h, const Saved& saved,
-                   const Tensor& dpartial, const Tensor& dh) const {
-  down_.backward_weight(pass, params, dpartial, saved.activated);
-  const Tensor dup = backward_activation(pass, params, saved, dpartial);
-  up_.backward_weight(pass, params, dup, h);
+void Mlp::backward(const Pass& pass, const BlockParams& params, const Entering& h, const Saved& saved,
+                   const Workspace& work, const Entering& dout, const Leaving& dh) const {
+  const Tensor dup = backward_down(pass, params, saved, work, dout);
   up_.backward_input(pass, params, dup, dh);
+  up_.backward_weight(pass, params, dup, h.whole(pass.ctx));
 }
 
-Tensor Mlp::backward_activation(const Pass& pass, const BlockParams& params, const Saved& saved,
-                                const Tensor& dpartial) const {
-  const Tensor dactivated = saved.activated;  // its last use is over
-  if (fused()) {
-    down_.backward_input(pass, params, dpartial, activation_, saved.up, dactivated);
-    return dactivated;  // by now the gradient of `up`
-  }
-  down_.backward_input(pass, params, dpartial, dactivated);
+Tensor Mlp::backward_down(const Pass& pass, const BlockParams& params, const Saved& saved, const Workspace& work,
+                          const Entering& dout) const {
+  const auto weight = [&] { down_.backward_weight(pass, params, dout.whole(pass.ctx), saved.activated); };
+  // Where rows still arrive, the product that can begin without them comes first. Elsewhere the other one does, and
+  // makes saved.activated free for the gradient of its values.
+  const bool rows_arrive = static_cast<bool>(work.dactivated);
+  const Tensor dactivated = rows_arrive ? work.dactivated : saved.activated;
+  if (!rows_arrive) weight();
+  if (fused())
+    down_.backward_input(pass, params, dout, activation_, saved.up, dactivated);
+  else
+    down_.backward_input(pass, params, dout, dactivated);
+  if (rows_arrive) weight();
+  if (fused()) return dactivated;  // by now the gradient of `up`
   ops::activation_backward(pass.ctx, {.kind = activation_, .x = saved.up, .dout = dactivated, .dx = saved.up});
   return saved.up;
 }

@@ -53,7 +53,7 @@ struct Batch {
 /// One forward (and backward) pass over one micro-batch.
 struct Pass {
   const Context& ctx;
-  const TensorParallel& tp;
+  TensorParallel& tp;
   const Batch& batch;
   std::uint64_t dropout_key = 0;  // of (seed, step)
   bool dropout = false;           // off in evaluation

@@ -72,7 +72,7 @@ class Engine {
   };
   /// Of the last compute_gradients() or evaluate(), over all ranks.
   Sums sums();
-  const TensorParallel& tensor_parallel() const { return tp_; }
+  TensorParallel& tensor_parallel() { return tp_; }
 
   /// Called with every training micro-batch before it is computed.
   void observe(std::function<void(const MicroBatch&)> observer) { observer_ = std::move(observer); }
