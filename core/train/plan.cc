@@ -28,6 +28,8 @@ constexpr std::int64_t kCudaContext = 560 * kMiB;
 constexpr std::int64_t kFirstCommunicator = 1376 * kMiB;
 /// Buffers of each further one. Not measured: an estimate, on the safe side, that leaves the code to the first.
 constexpr std::int64_t kFurtherCommunicator = 1024 * kMiB;
+/// What comm.peer_copies takes in each group (parallel/nccl_peers.cc).
+constexpr std::int64_t kPeerCopies = 256 * kMiB;
 
 /// Communicators of a rank: a group with all ranks of the one that it is split from shares that one's
 /// (parallel/nccl_communicator.cc).
@@ -58,8 +60,11 @@ std::vector<MemoryReserve> gpu_reserves(const Config& config, const Mesh& mesh, 
                                          {"kernel workspace", DeviceContext::kDefaultWorkspace, true}};
   if (config.train.attention != AttentionChoice::builtin)
     reserves.push_back({"attention workspace", attention_scratch(config, shape), false});
-  if (const int count = communicators(mesh); count > 0)
+  if (const int count = communicators(mesh); count > 0) {
     reserves.push_back({"NCCL", kFirstCommunicator + (count - 1) * kFurtherCommunicator, true});
+    // Beside other groups, that of all ranks carries single numbers only.
+    if (config.comm.peer_copies) reserves.push_back({"peer copies", std::max(1, count - 1) * kPeerCopies, false});
+  }
   return reserves;
 }
 

@@ -162,22 +162,26 @@ TEST(Plan, CountsWhatIsTakenFirstOnce) {
     EXPECT_THROW(check_fits(config, estimate, 0, kCard - 1 - used, used), Error);
 }
 
-std::int64_t nccl_mib(int dp, int tp, const std::vector<std::string>& more = {}) {
+std::int64_t reserve_mib(const std::string& name, int dp, int tp, const std::vector<std::string>& more = {}) {
   std::vector<std::string> sets = with(layout(dp, tp, 1), {"precision.dtype=bf16", "train.device=auto"});
   const MemoryEstimate estimate = plan_memory(family_config("llama3", with(sets, more), dp * tp), 0);
   for (const MemoryReserve& reserve : estimate.reserves)
-    if (reserve.name == "NCCL") return reserve.bytes >> 20;
+    if (reserve.name == name) return reserve.bytes >> 20;
   return 0;
 }
 
 /// Groups that are the whole job share its communicator.
 TEST(Plan, CountsTheCommunicators) {
-  EXPECT_EQ(nccl_mib(1, 1), 0);
-  EXPECT_EQ(nccl_mib(2, 1), 1376);
-  EXPECT_EQ(nccl_mib(1, 2), 1376);
-  EXPECT_EQ(nccl_mib(8, 1), 1376);
-  EXPECT_EQ(nccl_mib(2, 2), 1376 + 2 * 1024) << "world, tp and dp";
-  EXPECT_EQ(nccl_mib(8, 1, {"parallelism.zero_group_size=2"}), 1376 + 2 * 1024) << "world, zero and its replicas";
+  EXPECT_EQ(reserve_mib("NCCL", 1, 1), 0);
+  EXPECT_EQ(reserve_mib("NCCL", 2, 1), 1376);
+  EXPECT_EQ(reserve_mib("NCCL", 1, 2), 1376);
+  EXPECT_EQ(reserve_mib("NCCL", 8, 1), 1376);
+  EXPECT_EQ(reserve_mib("NCCL", 2, 2), 1376 + 2 * 1024) << "world, tp and dp";
+  EXPECT_EQ(reserve_mib("NCCL", 8, 1, {"parallelism.zero_group_size=2"}), 1376 + 2 * 1024)
+      << "world, zero and its replicas";
+  EXPECT_EQ(reserve_mib("peer copies", 2, 1), 0);
+  EXPECT_EQ(reserve_mib("peer copies", 2, 1, {"comm.peer_copies=true"}), 256);
+  EXPECT_EQ(reserve_mib("peer copies", 2, 2, {"comm.peer_copies=true"}), 512) << "tp and dp";
 }
 
 /// Following the advice for a buffer makes the plan smaller. Returns the number of buffers.
