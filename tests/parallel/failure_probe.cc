@@ -27,6 +27,7 @@ ExitCode run_rounds(Bootstrap& bootstrap, char** argv) {
   const int rounds = std::atoi(argv[3]);
   for (int round = 1; round <= rounds; ++round) {
     fault.set_step(round);
+    bootstrap.step() = round;
     group->all_reduce({}, tensor_over(data.data(), Dtype::f32, 1, static_cast<std::int64_t>(data.size())),
                       ReduceOp::sum);
   }

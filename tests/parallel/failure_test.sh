@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Breaks a job of several ranks in many ways: failure_test.sh PROBE
-# Each time the whole job must end by itself, non-zero and in time, say once what happened (rank, host, collective), and
-# leave no process behind.
+# Breaks a job of several ranks in many ways: failure_test.sh PROBE mpirun|tcprun
+# Each time the whole job must end by itself, non-zero and in time, say once what happened (rank, host, step, collective),
+# and leave no process behind.
 set -uo pipefail
 probe=$1
-mpirun=$(dirname "$0")/../support/mpirun.sh
+launcher=$2
+run=$(dirname "$0")/../support/$launcher.sh
 ranks=4
 timeout=3          # of a collective, seconds
 marker=probe_$$_$RANDOM
@@ -40,14 +41,14 @@ check() {
 # run_probe ROUNDS EXIT_CODE [FAULT]
 run_probe() {
   local start=$SECONDS
-  TRAINER_FAULT=${3:-} timeout --signal=KILL 60 "$mpirun" $ranks "$probe" "$marker" $timeout "$1" "$2" >"$output" 2>&1
+  TRAINER_FAULT=${3:-} timeout --signal=KILL 60 "$run" $ranks "$probe" "$marker" $timeout "$1" "$2" >"$output" 2>&1
   code=$?
   elapsed=$((SECONDS - start))
 }
 
 endless=1000000
 at20="rank=1,step=20,site=collective,action"
-here="all_reduce number 20 of group 'dp' \(40028 bytes\)"
+here="step 20: all_reduce number 20 of group 'dp' \(40028 bytes\)"
 host=$(hostname)
 
 run_probe 50 0
@@ -62,27 +63,29 @@ check "exit(1)" "1 7" 10 "^trainer: .*\(host $host\): $here: .* for rank 1 \(hos
 run_probe $endless 0 "$at20=exit:0"
 check "exit(0) too early" "1 7" 10 "^trainer: .*\(host $host\): $here: .* for rank 1 \(host $host, has ended\)"
 run_probe $endless 0 "$at20=stop"
-check "SIGSTOP" 7 $((timeout + 5)) "^trainer: .*\(host $host\): $here: .* for rank 1 \(host $host, stopped\): longer than"
+check "SIGSTOP" "137 7" $((timeout + 5)) "^trainer: .*\(host $host\): $here: .* for rank 1 \(host $host, stopped\): longer than"
 run_probe $endless 0 "$at20=count"
 check "a wrong count" 7 10 "^trainer: .*\(host $host\): $here: the ranks disagree: .*rank 1 \(host $host\)" \
   "all_reduce of 10007 float32" "all_reduce of 10006 float32"
 run_probe $endless 0 "$at20=throw"
-check "a throw" 1 10 "^trainer: rank 1 of $ranks \(host $host\): fault planned for rank 1 step 20" \
+check "a throw" 1 10 "^trainer: rank 1 of $ranks \(host $host\): step 20: fault planned for rank 1 step 20" \
   "last collective: all_reduce number 19 of group 'dp'"
 run_probe $endless 0 "step=20,site=collective,action=throw"
-check "a throw on all ranks at once" 1 10 "^trainer: rank [0-3] of $ranks \(host $host\): fault planned"
+check "a throw on all ranks at once" 1 10 "^trainer: rank [0-3] of $ranks \(host $host\): step 20: fault planned"
 
-# The launcher itself dies: nobody is left to end the ranks but they themselves.
-"$mpirun" $ranks "$probe" "$marker" $timeout $endless 0 >"$output" 2>&1 &
-launcher=$!
-sleep 2
-start=$SECONDS
-kill -KILL $launcher
-wait $launcher 2>/dev/null
-while left_over && ((SECONDS - start < 30)); do sleep 0.2; done
-code=0
-elapsed=$((SECONDS - start))
-check "SIGKILL of mpirun" 0 15
+if [[ $launcher == mpirun ]]; then
+  # The launcher itself dies: nobody is left to end the ranks but they themselves.
+  "$run" $ranks "$probe" "$marker" $timeout $endless 0 >"$output" 2>&1 &
+  job=$!
+  sleep 2
+  start=$SECONDS
+  kill -KILL $job
+  wait $job 2>/dev/null
+  while left_over && ((SECONDS - start < 30)); do sleep 0.2; done
+  code=0
+  elapsed=$((SECONDS - start))
+  check "SIGKILL of mpirun" 0 15
+fi
 
 if ((failures > 0)); then
   echo "$failures failed"

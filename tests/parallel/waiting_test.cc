@@ -67,7 +67,7 @@ TEST(Waiting, EndsWhenAnotherRankHasFailed) {
     EXPECT_TRUE(ranks->claim_failure());
   }
   const std::string message = error_when_late(*group, 0.5);
-  if (group->rank() != 1) expect_contains(message, {"for rank 1 (host", "another rank has failed"});
+  if (group->rank() != 1) expect_contains(message, {"rank 1 (host", "another rank has failed"});
 }
 
 TEST(Waiting, TheLastOperationIsKnown) {
