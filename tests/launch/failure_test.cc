@@ -27,15 +27,22 @@ struct Failure {
 
 std::vector<Failure> failures() {
   return {
-      {"rank=1,step=5,site=step,action=kill", {7, 137}, 15, {"rank 1 (host ", "of group '"}},
+      {"rank=1,step=5,site=step,action=kill", {7, 137}, 15, {"): step 5: ", "rank 1 (host ", "of group '"}},
       {"rank=1,step=5,site=gradients,action=kill", {7, 137}, 15, {"rank 1 (host ", "of group '"}},
-      {"rank=1,step=5,site=step,action=stop", {7}, kTimeout + 10, {"rank 1 (host ", "stopped", "of group '"}},
+      {"rank=1,step=5,site=step,action=stop",
+       {7, 137},
+       kTimeout + 10,
+       {"): step 5: ", "rank 1 (host ", "stopped", "of group '"}},
+      {"rank=1,step=5,site=step,action=sleep:40",
+       {7},
+       kTimeout + 10,
+       {"): step 5: ", "rank 1 (host ", "longer than comm.timeout_seconds", "of group '"}},
       {"rank=1,step=5,site=step,action=exit:1", {1, 7}, 15, {"rank 1 (host ", "has ended", "of group '"}},
       {"rank=1,step=5,site=optimizer,action=exit:0", {1, 7}, 15, {"rank 1 (host ", "has ended"}},
       {"rank=1,step=5,site=forward,action=throw",
        {1},
        15,
-       {"rank 1 of ", "fault planned for rank 1 step 5", "last collective: "}},
+       {"rank 1 of ", "): step 5: fault planned for rank 1 step 5", "last collective: "}},
       {"rank=1,step=5,site=collective,action=count", {7}, 15, {"rank 1 (host ", "disagree"}},
       {"rank=1,step=5,site=save.write,action=kill", {7, 137}, 15, {"rank 1 (host "}},
       {"rank=1,step=5,site=save.write,action=throw", {1, 4}, 15, {"fault planned for rank 1 step 5"}},
@@ -43,13 +50,13 @@ std::vector<Failure> failures() {
   };
 }
 
-void expect_job_ends(int ranks, const std::vector<std::string>& layout) {
+void expect_job_ends(int ranks, const std::vector<std::string>& layout, Launcher launcher = Launcher::script) {
   std::vector<std::string> sets = layout;
   sets.insert(sets.end(), {fmt::format("comm.timeout_seconds={}", kTimeout), "checkpoint.save_interval=5"});
   for (const Failure& failure : failures()) {
     SCOPED_TRACE(fmt::format("{} with {} ranks", failure.fault, ranks));
     const RunFolder folder;
-    const Result result = folder.run({.ranks = ranks, .sets = sets, .fault = failure.fault}, 40);
+    const Result result = folder.run({.ranks = ranks, .sets = sets, .fault = failure.fault, .launcher = launcher}, 40);
     EXPECT_NE(std::find(failure.exit_codes.begin(), failure.exit_codes.end(), result.exit_code),
               failure.exit_codes.end())
         << "exit code " << result.exit_code;
@@ -70,6 +77,10 @@ TEST(Failure, OfOneOfTwoEndsTheJob) {
 
 TEST(Failure, OfOneOfFourEndsTheJob) {
   expect_job_ends(4, {"parallelism.tensor_parallel_size=2", "parallelism.zero_stage=1"});
+}
+
+TEST(Failure, OfOneOfTwoThatMetInAFolderEndsTheJob) {
+  expect_job_ends(2, {"parallelism.zero_stage=2"}, Launcher::none);
 }
 
 /// What a rank logged until it was killed can be read.

@@ -108,9 +108,9 @@ std::map<int, pid_t> Job::ranks() const {
     std::error_code gone;
     if (fs::read_symlink(fmt::format("/proc/{}/exe", pid), gone) != fs::canonical(TRAINER_BINARY)) return;
     int rank = 0;
-    const std::string name = "OMPI_COMM_WORLD_RANK=";
-    for (const std::string& variable : environment)
-      if (variable.starts_with(name)) rank = std::stoi(variable.substr(name.size()));
+    for (const std::string name : {"OMPI_COMM_WORLD_RANK=", "TRAINER_RANK="})
+      for (const std::string& variable : environment)
+        if (variable.starts_with(name)) rank = std::stoi(variable.substr(name.size()));
     found[rank] = pid;
   });
   return found;

@@ -50,10 +50,10 @@ RunFolder::~RunFolder() {
 
 std::unique_ptr<Job> RunFolder::start(const Start& how) const {
   std::string command = "exec ";
+  constexpr const char* kLaunchers[] = {"launch/mpirun.sh -np", "tests/support/mpirun.sh", "tests/support/tcprun.sh"};
   if (how.ranks > 1)
-    command += fmt::format("{}/{} ", TRAINER_SOURCE_DIR,
-                           how.bare_mpirun ? fmt::format("tests/support/mpirun.sh {}", how.ranks)
-                                           : fmt::format("launch/mpirun.sh -np {}", how.ranks));
+    command +=
+        fmt::format("{}/{} {} ", TRAINER_SOURCE_DIR, kLaunchers[static_cast<std::size_t>(how.launcher)], how.ranks);
   command += fmt::format("{} --config config.yaml --set train.output_dir={}", TRAINER_BINARY, how.folder);
   for (const std::string& set : how.sets) command += " --set " + quoted(set);
   Environment environment{{"OMP_NUM_THREADS", "1"}, {"TRAINER_FAULT", how.fault}};

@@ -13,14 +13,20 @@
 
 namespace trainer::launch_test {
 
+enum class Launcher : std::uint8_t {
+  script,  // launch/mpirun.sh
+  mpirun,  // as it is
+  none,    // ranks that meet in a folder
+};
+
 /// How the trainer is started.
 struct Start {
   int ranks = 1;                  // 1: without a launcher
   std::vector<std::string> sets;  // section.key=value
   std::string fault;              // TRAINER_FAULT
   bool print = false;             // TRAINER_PRINT=sample_ids,state_hash
-  bool bare_mpirun = false;       // mpirun itself instead of launch/mpirun.sh
-  std::string folder = "run";     // train.output_dir
+  Launcher launcher = Launcher::script;
+  std::string folder = "run";  // train.output_dir
 };
 
 class RunFolder {

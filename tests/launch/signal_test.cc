@@ -33,11 +33,13 @@ void await_steps(const RunFolder& folder, std::int64_t steps) {
 struct Ask {
   std::string name;
   std::function<void(const Job&)> send;
-  bool bare_mpirun = false;
+  Launcher launcher = Launcher::script;
 };
 
 std::vector<Ask> ways_to_ask() {
-  return {{"SIGUSR1 to mpirun", [](const Job& job) { kill(job.pid(), SIGUSR1); }, true},
+  return {{"SIGUSR1 to mpirun", [](const Job& job) { kill(job.pid(), SIGUSR1); }, Launcher::mpirun},
+          {"SIGTERM to rank 1 of ranks that met in a folder", [](const Job& job) { kill(job.ranks().at(1), SIGTERM); },
+           Launcher::none},
           {"SIGUSR1 to rank 1", [](const Job& job) { kill(job.ranks().at(1), SIGUSR1); }},
           {"SIGTERM to rank 0", [](const Job& job) { kill(job.ranks().at(0), SIGTERM); }},
           {"SIGUSR1 to launch/mpirun.sh", [](const Job& job) { kill(job.pid(), SIGUSR1); }},
@@ -49,8 +51,8 @@ TEST(Signals, SaveOneCommonStepAndGoOn) {
   for (const Ask& ask : ways_to_ask()) {
     SCOPED_TRACE(ask.name);
     const RunFolder folder;
-    const std::unique_ptr<Job> job = folder.start(
-        {.ranks = 2, .sets = endless(1000), .fault = kSlowSteps, .print = true, .bare_mpirun = ask.bare_mpirun});
+    const std::unique_ptr<Job> job =
+        folder.start({.ranks = 2, .sets = endless(1000), .fault = kSlowSteps, .print = true, .launcher = ask.launcher});
     await_steps(folder, 4);
     ask.send(*job);
     const Result stopped = job->wait(20);
