@@ -203,6 +203,7 @@ EvalResult Engine::evaluate(const MicroBatchSource& source, std::int64_t steps) 
 void Engine::warm_up(const MicroBatch& micro_batch) {
   Communicator& world = mesh_.world();
   set_gemm_tuning(ctx_, world.rank() == 0 ? GemmTuning::time : GemmTuning::off);
+  tp_.set_overlap(ctx_, false);  // products are timed alone
   zero_sums();
   const std::int64_t passes = std::min<std::int64_t>(2, accumulation_steps(config_));
   for (std::int64_t i = 0; i < passes; ++i) {  // the second adds to gradients where the first overwrites
@@ -211,6 +212,7 @@ void Engine::warm_up(const MicroBatch& micro_batch) {
     parts_->sink.begin_micro_batch(i == 0, /*last=*/false);
     parts_->model.train(pass, *parts_->weights, parts_->sink, parts_->sums, grad_scale_, device_state());
   }
+  tp_.set_overlap(ctx_, true);
   set_gemm_tuning(ctx_, GemmTuning::off);
   use_gemm_choices(ctx_, broadcast_string(world, gemm_choices(ctx_), 0));
 }

@@ -11,6 +11,7 @@
 #include "launch/rank_device.h"
 #include "optim/update_state.h"
 #include "parallel/host_exchange.h"
+#include "tests/parallel/crossing_check.h"
 #include "tests/support/layout_check.h"
 #include "tests/support/mpi_world.h"
 
@@ -183,6 +184,19 @@ TEST_F(GpuRanks, TwoQueuesKeepTheirOrder) {
     reduced.wait(ctx_);
   }
   numbers.expect([&](std::int64_t) { return std::pow(world->size(), kRounds); }, "after all rounds");
+}
+
+/// Rows come and go beside what is computed of them, in buffers that are used again at once.
+TEST_F(GpuRanks, CrossingsBringTheRowsAndSumsOfEveryRound) {
+  const auto world = this->world();
+  for (const bool sequence_parallel : {false, true})
+    for (const bool overlap : {false, true})
+      for (const std::int64_t rows : {1, 5, 2049, 1 << 18}) {
+        SCOPED_TRACE(fmt::format("sp {} overlap {} rows {}", sequence_parallel, overlap, rows));
+        Crossings crossings(ctx_, *world, sequence_parallel, overlap, rows);
+        crossings.run();
+        crossings.expect_right();
+      }
 }
 
 std::vector<Layout> layouts(int ranks) {
