@@ -2,6 +2,7 @@
 // process.
 #include <gtest/gtest.h>
 
+#include "core/train/inspect.h"
 #include "tests/support/layout_check.h"
 #include "tests/support/mpi_world.h"
 
@@ -103,6 +104,43 @@ TEST(Layout, Narrow14B) {
         .accumulation = 2,
         .recompute = "selective"}})
     expect_equal_to_one_process("qwen2", layout, narrow_14b(false), expected, kFloat64Layout);
+}
+/// All ranks in one tensor parallel group: every family, an odd number of heads on each rank, KV heads that two ranks
+/// share where heads are grouped, every way to recompute.
+TEST(Layout, SequenceParallelOfEveryFamily) {
+  const int ranks = test_world().size();
+  if (ranks == 1) GTEST_SKIP() << "needs 2 ranks";
+  for (const char* family : {"gpt2", "neox", "llama3", "mistral", "qwen2", "qwen3"}) {
+    const bool grouped = std::string(family) != "gpt2" && std::string(family) != "neox";
+    const std::vector<std::string> sets = {fmt::format("model.num_attention_heads={}", 3 * ranks),
+                                           fmt::format("model.num_key_value_heads={}", grouped ? ranks / 2 : 3 * ranks),
+                                           "model.head_dim=8",
+                                           fmt::format("model.hidden_dropout={}", grouped ? 0.0 : 0.1)};
+    const LayoutRun expected = run_alone({}, family, sets);
+    for (const char* recompute : {"none", "selective", "full"})
+      expect_equal_to_one_process(family, {.tp = ranks, .sequence_parallel = true, .recompute = recompute}, sets,
+                                  expected, kFloat64Layout);
+  }
+}
+TEST(Layout, OverlapChangesNoBit) {
+  const int ranks = test_world().size();
+  if (ranks == 1) GTEST_SKIP() << "needs 2 ranks";
+  const FaultPlan no_fault;
+  for (const char* family : {"gpt2", "neox", "llama3"})
+    for (const bool sequence_parallel : {false, true}) {
+      const Layout layout{.dp = ranks / 2, .tp = 2, .sequence_parallel = sequence_parallel, .recompute = "selective"};
+      SCOPED_TRACE(fmt::format("{} {}", family, layout.text()));
+      const auto hash = [&](bool overlap) {
+        const Config config = family_config(
+            family, with(layout.sets(), {"precision.dtype=bf16", fmt::format("comm.overlap={}", overlap)}), ranks);
+        Engine engine(config, {}, test_world().split(0, test_world().rank(), "world"), no_fault);
+        load_golden_weights(engine);
+        SampleSource source(engine);
+        for (int step = 0; step < 2; ++step) engine.step(source.source(), step, 1e-3);
+        return state_hash(engine);
+      };
+      EXPECT_EQ(hash(true), hash(false));
+    }
 }
 TEST(Layout, Float32) {
   run_sample("llama3", {"precision.dtype=float32"}, kFloat32Layout);
