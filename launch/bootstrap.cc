@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <exception>
 #include <new>
+#include <string_view>
 #include <thread>
 
 #include "launch/launcher.h"
@@ -51,6 +52,15 @@ Bootstrap::Bootstrap(int* argc, char*** argv) : host_(this_process().host) {
     return;
   }
   control_ = job_->world({});
+}
+
+void Bootstrap::check_builds() const {
+  for (int r = 1; r < size(); ++r) {
+    const RankProcess &first = job_->ranks().process(0), &other = job_->ranks().process(r);
+    if (std::string_view(other.build) != first.build)
+      fail(ExitCode::config, "rank {} (host {}) runs another build of trainer ({}) than rank 0 (host {}, {})", r,
+           other.host, other.build, first.host, first.build);
+  }
 }
 
 std::unique_ptr<Communicator> Bootstrap::world(const CommunicatorOptions& options) {
@@ -102,6 +112,7 @@ int run_reporting_errors(int argc, char** argv, const std::function<ExitCode(Boo
   auto code = ExitCode::other;
   try {
     bootstrap.emplace(&argc, &argv);
+    bootstrap->check_builds();
     const ExitCode result = run(*bootstrap);
     bootstrap->finish();
     return static_cast<int>(result);

@@ -20,6 +20,10 @@ class Bootstrap {
   /// there that cannot be joined.
   Bootstrap(int* argc, char*** argv);
 
+  /// Hosts may hold copies of the program that differ, and ranks of two programs go on for long before it shows. Throws
+  /// Error(config) on all ranks.
+  void check_builds() const;
+
   int rank() const { return job_ ? job_->ranks().rank() : 0; }
   int size() const { return job_ ? job_->ranks().size() : 1; }
   /// Place among the ranks of this host.

@@ -8,6 +8,7 @@
 #include "launch/bootstrap.h"
 #include "launch/commands.h"
 #include "launch/version.h"
+#include "parallel/host_exchange.h"
 
 namespace trainer {
 
@@ -138,10 +139,22 @@ struct CommandLine {
     command.add_option("--set", options.sets, "section.key=value; wins over files and TRAINER__SECTION__KEY variables");
   }
 
+  /// Ranks that do different things wait for each other for long.
+  void check_same_command(Bootstrap& bootstrap) const {
+    const auto chosen = app.get_subcommands();
+    const std::string mine = chosen.empty() ? "train" : chosen.front()->get_name();
+    const std::vector<std::string> all = gather_strings(*bootstrap.world({}), mine);
+    for (std::size_t rank = 1; rank < all.size(); ++rank)
+      if (all[rank] != all[0])
+        fail(ExitCode::config, "rank {} was started as 'trainer {}', rank 0 as 'trainer {}'", rank, all[rank], all[0]);
+  }
+
   ExitCode run(Bootstrap& bootstrap) {
+    check_same_command(bootstrap);
     if (*bench) return command_bench(bench_options, bootstrap);
     if (*plan || *config_command) {
       if (bootstrap.rank() != 0) return ExitCode::ok;
+      if (plan_options.ranks == 0 && bootstrap.size() > 1) plan_options.ranks = bootstrap.size();
       return *plan ? command_plan(plan_options) : command_config(config_what, config_section);
     }
     if ((*data || *checkpoint) && bootstrap.size() > 1)

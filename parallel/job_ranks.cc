@@ -11,6 +11,8 @@
 #include <sstream>
 #include <utility>
 
+#include "core/runtime/build_id.h"
+
 namespace trainer {
 namespace {
 
@@ -39,6 +41,7 @@ std::optional<ProcStat> read_stat(std::int64_t pid) {
 
 RankProcess this_process() {
   RankProcess process;
+  std::strncpy(process.build, build_id().c_str(), sizeof process.build - 1);
   if (gethostname(process.host, sizeof process.host - 1) != 0) std::strcpy(process.host, "unknown");
   process.pid = getpid();
   if (const auto stat = read_stat(process.pid)) process.start_time = stat->start_time;

@@ -12,6 +12,7 @@ namespace trainer {
 
 /// A rank's process. Exchanged between the ranks as bytes.
 struct RankProcess {
+  char build[48] = {};  // of the program (build_id.h)
   char host[64] = {};
   std::int64_t pid = 0;
   std::uint64_t start_time = 0;  // clock ticks since boot: with pid it names one process for good

@@ -1,4 +1,4 @@
-#include "launch/build_id.h"
+#include "core/runtime/build_id.h"
 
 #include <elf.h>
 #include <fmt/format.h>
