@@ -58,10 +58,12 @@ RowRange TensorParallel::rows_received(std::int64_t n, int step) const {
 
 Entering TensorParallel::start_enter(const Context& ctx, const Tensor& local, const Tensor& full, Need need) {
   Entering entering;
-  entering.whole_ = sequence_parallel_ ? full : local;
-  const std::int64_t n = entering.whole_.rows;
+  const std::int64_t n = sequence_parallel_ ? full.rows : local.rows;
   entering.steps_.push_back({{first_row(n), local_rows(n)}, local, nullptr});
-  if (!sequence_parallel_) return entering;
+  if (!sequence_parallel_) {
+    entering.whole_ = local;
+    return entering;
+  }
   std::vector<Event>& arrived = arrived_[entered_++ % arrived_.size()];
   const Context& comm = queue_.after(ctx);
   for (int step = 0; step < steps(n); ++step) {
@@ -71,8 +73,10 @@ Entering TensorParallel::start_enter(const Context& ctx, const Tensor& local, co
     here.record(comm);
     entering.steps_.push_back({theirs, theirs.of(full), &here});
   }
-  if (need == Need::whole) tp_.rotate(comm, local, rows_of_rank(n, rank()).of(full), 0);
+  if (need == Need::ranges) return entering;
+  tp_.rotate(comm, local, rows_of_rank(n, rank()).of(full), 0);
   arrived.back().record(comm);
+  entering.whole_ = full;
   entering.gathered_ = &arrived.back();
   return entering;
 }

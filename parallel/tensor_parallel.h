@@ -41,8 +41,9 @@ class Entering {
       use(step.rows, step.x);
     }
   }
-  /// All rows in their order, [N, C].
+  /// All rows in their order, [N, C]; where that need was told.
   Tensor whole(const Context& ctx) const {
+    TRAINER_CHECK(whole_, "rows entered one range at a time, and are asked for in one tensor");
     if (gathered_ != nullptr) gathered_->wait(ctx);
     return whole_;
   }
