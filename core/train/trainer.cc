@@ -1,5 +1,8 @@
 #include "core/train/trainer.h"
 
+#include <unistd.h>
+
+#include <cerrno>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
@@ -118,7 +121,23 @@ void Trainer::open_run_folder() {
   }
   problem = broadcast_string(engine_.mesh().world(), problem, 0);
   if (!problem.empty()) fail(ExitCode::config, "{}", problem);
+  if (lead()) check_save_folder();
+  if (!std::filesystem::exists(folder / "config.resolved.yaml"))
+    fail(ExitCode::config, "train.output_dir '{}', seen from '{}' on this rank, is not the folder of rank 0",
+         folder.string(), std::filesystem::current_path().string());
   log_.open_file((folder / "logs" / fmt::format("rank-{:04}.log", engine_.mesh().world().rank())).string());
+}
+
+/// Now, and not when hours of work are to be saved.
+void Trainer::check_save_folder() const {
+  const CheckpointConfig& checkpoint = config_.checkpoint;
+  if (checkpoint.save_interval == 0 && !checkpoint.save_at_end && !checkpoint.save_on_signal) return;
+  std::error_code error;
+  std::filesystem::create_directories(checkpoint.save_dir, error);
+  if (!error && access(checkpoint.save_dir.c_str(), W_OK | X_OK) != 0)
+    error = std::error_code(errno, std::generic_category());
+  if (error)
+    fail(ExitCode::checkpoint, "cannot write to checkpoint.save_dir '{}': {}", checkpoint.save_dir, error.message());
 }
 
 void Trainer::print_tables() {

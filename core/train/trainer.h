@@ -43,6 +43,7 @@ class Trainer {
  private:
   bool lead() const { return engine_.mesh().world().rank() == 0; }
   void open_run_folder();
+  void check_save_folder() const;
   void print_tables();
   void load();
   void save();
