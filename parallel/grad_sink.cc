@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/runtime/device.h"
 #include "kernels/ops.h"
 
 namespace trainer {
@@ -26,6 +27,22 @@ ReducingGradSink::ReducingGradSink(const ParamLayout& layout, const Mesh& mesh, 
   // Without other dp ranks there is no wire, and so no rounding to its type.
   if (options.wire != options.accumulator && mesh.dp().size() > 1)
     wire_ = arena.take(MemoryClass::communication, "gradients on the wire", 1, longest, options.wire);
+  std::int64_t partial = 0;
+  for_each_partial([&](const Tensor& part) { partial += part.numel(); });
+  if (partial > 0)
+    partial_ = arena.take(MemoryClass::communication, "partial gradients", 1, partial, options.accumulator);
+}
+
+template <class Use>
+void ReducingGradSink::for_each_partial(const Use& use) {
+  for (int block = 0; block < layout_.num_blocks(); ++block) {
+    const FlatRange kept = range(block);
+    for (const FlatRange& part : layout_.tp_partial(block)) {
+      const std::int64_t first = std::max(part.first, kept.first);
+      const std::int64_t end = std::min(part.first + part.count, kept.first + kept.count);
+      if (first < end) use(shard(block).flat_range(first - kept.first, end - first));
+    }
+  }
 }
 
 void ReducingGradSink::begin_micro_batch(bool first, bool last) {
@@ -54,7 +71,7 @@ Tensor ReducingGradSink::grads(const Context& ctx, int block) {
 
 void ReducingGradSink::ready(const Context& ctx, int block) {
   if (!sharded_ && !last_) return;
-  add_over_tp(ctx, block);
+  add_over_kv_replicas(ctx, block);
   if (mesh_.dp().size() == 1) return;
   const Context& comm = queue_.after(ctx);
   if (sharded_) {
@@ -68,14 +85,28 @@ void ReducingGradSink::ready(const Context& ctx, int block) {
 
 void ReducingGradSink::finish(const Context& ctx) {
   reduced_.wait(ctx);
+  if (last_) add_over_tp(ctx);
 }
 
-/// Few and small, and tp is busy with the computation: in its order.
-void ReducingGradSink::add_over_tp(const Context& ctx, int block) {
-  for (const FlatRange& range : layout_.tp_partial(block))
-    mesh_.tp().all_reduce(ctx, whole(block).flat_range(range.first, range.count), ReduceOp::sum);
+/// In the order of the computation, with which tp is busy.
+void ReducingGradSink::add_over_kv_replicas(const Context& ctx, int block) {
   for (const FlatRange& range : layout_.kv_partial(block))
     mesh_.kv_replicas().all_reduce(ctx, whole(block).flat_range(range.first, range.count), ReduceOp::sum);
+}
+
+/// One collective costs what one of a block would.
+void ReducingGradSink::add_over_tp(const Context& ctx) {
+  if (!partial_) return;
+  std::int64_t at = 0;
+  const auto next = [&](const Tensor& part) {
+    const Tensor here = partial_.flat_range(at, part.numel());
+    at += part.numel();
+    return here;
+  };
+  for_each_partial([&](const Tensor& part) { copy(ctx, next(part).data, part.data, part.bytes()); });
+  mesh_.tp().all_reduce(ctx, partial_, ReduceOp::sum);
+  at = 0;
+  for_each_partial([&](const Tensor& part) { copy(ctx, part.data, next(part).data, part.bytes()); });
 }
 
 Tensor ReducingGradSink::outgoing(const Context& comm, int block) {

@@ -29,11 +29,13 @@ class GradSink {
   virtual Tensor shard(int block) = 0;
 };
 
-/// A block's partial ranges are added over tp (and over ranks with the same KV heads), then the block over dp:
+/// A block's gradients of replicated KV heads are added over the ranks that have the same, then the block over dp:
 /// reduce-scattered over the ZeRO group (all-reduced when that is one rank) and all-reduced over its replicas.
 ///   kept whole (ZeRO 0 and 1): on the last micro-batch.
 ///   sharded (ZeRO 2 and 3): on every micro-batch, over the ZeRO group; a block is whole in a slot only while its
 ///   backward pass writes it and until it is reduced. Replicas are added on the last one.
+/// Ranges that are partial over tp are few and short in every block: what this rank keeps of them is added at the end,
+/// all blocks at once.
 class ReducingGradSink final : public GradSink {
  public:
   struct Options {
@@ -58,7 +60,11 @@ class ReducingGradSink final : public GradSink {
   Tensor whole(int block) const;
   FlatRange range(int block) const;
   std::size_t slot(int block) const { return static_cast<std::size_t>(assignment_.slot(block)); }
-  void add_over_tp(const Context& ctx, int block);
+  void add_over_kv_replicas(const Context& ctx, int block);
+  /// use(part) for every range of a shard that is partial over tp, [1, n] A.
+  template <class Use>
+  void for_each_partial(const Use& use);
+  void add_over_tp(const Context& ctx);
   void reduce_kept(const Context& comm, int block);
   void reduce_sharded(const Context& comm, int block);
   /// What travels: whole(block), or its copy in the type of the wire.
@@ -73,6 +79,7 @@ class ReducingGradSink final : public GradSink {
   std::vector<Tensor> blocks_;  // whole ones, or this rank's shards
   std::vector<Slot> slots_;     // sharded only
   Tensor wire_;                 // [1, longest block] of the wire type; absent when that is A
+  Tensor partial_;              // [1, all that is partial over tp]; absent when nothing is
   Event reduced_;
   bool first_ = true;
   bool last_ = false;
