@@ -73,6 +73,23 @@ TEST(CommandLine, SeveralRanksAnswerOnce) {
   EXPECT_EQ(count_of(printed.out, "data_parallel_size: 4"), 1) << printed.out;
 }
 
+TEST(CommandLine, CommandsOfOneProcessRefuseSeveral) {
+  const RunFolder folder;
+  const std::string two = fmt::format("{}/launch/mpirun.sh -np 2 {} ", TRAINER_SOURCE_DIR, TRAINER_BINARY);
+  for (const char* arguments : {"data prepare --input config.yaml --output-dir shards", "checkpoint show run"}) {
+    const Result refused = Job(folder.path(), two + arguments, {}).wait();
+    EXPECT_EQ(refused.exit_code, 2);
+    EXPECT_TRUE(mentions(refused.err, {"works in one process", "launcher of 2 ranks"}));
+    EXPECT_EQ(count_of(refused.err, "trainer: "), 1) << refused.err;
+  }
+  EXPECT_FALSE(std::filesystem::exists(folder / "shards"));
+  const Result plan = Job(folder.path(), two + "plan --config config.yaml", {}).wait();
+  EXPECT_EQ(plan.exit_code, 0) << plan.err;
+  EXPECT_EQ(count_of(plan.out, "2 ranks: data parallel 2"), 1) << plan.out;
+  const Result keys = Job(folder.path(), two + "config keys comm", {}).wait();
+  EXPECT_EQ(count_of(keys.out, "timeout_seconds"), 1) << keys.out;
+}
+
 TEST(CommandLine, WrongEnvironmentIsRefused) {
   const RunFolder folder;
   const Result fault = folder.command("--config config.yaml", {{"TRAINER_FAULT", "site=step,action=explode"}});
@@ -139,6 +156,62 @@ TEST(Faults, OfDataEndWithTheirCode) {
   EXPECT_TRUE(mentions(tiny.err, {"3201", "4001"}));
 }
 
+/// Rank 1 is started otherwise than rank 0: `change` is what bash does first there.
+Result with_another_rank_1(const RunFolder& folder, const std::string& change, const std::string& command = "") {
+  write_file(folder / "rank.sh", fmt::format("B={0}\nif [[ $OMPI_COMM_WORLD_RANK == 1 ]]; then {1}; {2} fi\n"
+                                             "exec $B --config config.yaml\n",
+                                             TRAINER_BINARY, change, command));
+  Job job(folder.path(), fmt::format("exec {}/launch/mpirun.sh -np 2 bash rank.sh", TRAINER_SOURCE_DIR), {});
+  Result result = job.wait();
+  EXPECT_EQ(count_of("\n" + result.err, "\ntrainer: "), result.exit_code == 0 ? 0 : 1) << result.err;
+  EXPECT_TRUE(job.is_gone());
+  return result;
+}
+
+TEST(Faults, OfRanksThatDiffer) {
+  const RunFolder folder;
+  const Result command = with_another_rank_1(folder, ":", "exec $B plan --config config.yaml;");
+  EXPECT_EQ(command.exit_code, 2);
+  EXPECT_TRUE(mentions(command.err, {"rank 1 was started as 'trainer plan'", "rank 0 as 'trainer train'"}));
+
+  std::filesystem::create_directories(folder / "elsewhere");
+  const std::string elsewhere = "cd elsewhere";
+  EXPECT_EQ(with_another_rank_1(folder, elsewhere).exit_code, 3) << "there are no data";
+  write_shard(folder / "elsewhere/train.h5", learnable_tokens(200 * 16 + 1, 32), 64);  // as many tokens, other ones
+  const Result data = with_another_rank_1(folder, elsewhere);
+  EXPECT_EQ(data.exit_code, 3);
+  EXPECT_TRUE(mentions(data.err, {"data.train: rank 1 sees other data than rank 0: 3201 tokens in 1 files"}));
+
+  std::filesystem::copy_file(folder / "train.h5", folder / "elsewhere/train.h5",
+                             std::filesystem::copy_options::overwrite_existing);
+  const Result place = with_another_rank_1(folder, elsewhere);
+  EXPECT_EQ(place.exit_code, 2);
+  EXPECT_TRUE(mentions(place.err, {"train.output_dir 'run', seen from '", "elsewhere", "is not the folder of rank 0"}));
+
+  // Another build: one bit of the linker's hash is another.
+  std::string program = read_file(TRAINER_BINARY);
+  const std::size_t note = program.find(std::string("\x14\0\0\0\x03\0\0\0GNU\0", 12));
+  ASSERT_NE(note, std::string::npos);
+  program[note + 12] = static_cast<char>(program[note + 12] ^ 1);
+  write_file(folder / "other", program);
+  std::filesystem::permissions(folder / "other", std::filesystem::perms::owner_all);
+  const Result build = with_another_rank_1(folder, "B=./other");
+  EXPECT_EQ(build.exit_code, 2);
+  EXPECT_TRUE(mentions(build.err, {"rank 1 (host ", "runs another build of trainer"}));
+}
+
+TEST(Faults, OfTwoJobsInOneRunFolder) {
+  const RunFolder folder;
+  const Start slow{.ranks = 2, .sets = {"train.train_steps=10000"}, .fault = "site=step,action=sleep:0.1"};
+  const auto first = folder.start(slow);
+  ASSERT_TRUE(wait_until([&] { return !folder.metrics().empty(); }, 30));
+  const Result second = folder.expect_exit(2, {.ranks = 2});
+  EXPECT_TRUE(mentions(second.err, {"another job writes to 'run' (host ", "train.output_dir"}));
+  first->kill_all();
+  first->wait();
+  folder.expect_exit(0, {.ranks = 2});  // the lock went with its process
+}
+
 TEST(Faults, AnIdOutsideTheVocabularyIsNamedWithItsPlace) {
   const RunFolder folder;
   std::string ids;
@@ -157,6 +230,9 @@ TEST(Faults, OfPlaces) {
   const Result missing = folder.expect_exit(4, {.ranks = 2, .sets = {"checkpoint.load=/nowhere/step_00000001"}});
   EXPECT_TRUE(mentions(missing.err, {"/nowhere/step_00000001"}));
   EXPECT_EQ(count_of(missing.err, "trainer: "), 1) << missing.err;
+  const Result unsavable = folder.expect_exit(4, {.ranks = 2, .sets = {"checkpoint.save_dir=train.h5/saved"}});
+  EXPECT_TRUE(mentions(unsavable.err, {"checkpoint.save_dir 'train.h5/saved'", "Not a directory"}));
+  EXPECT_EQ(count_of(unsavable.err, "step"), 0) << "it was found out at the start\n" << unsavable.err;
   // Not by permissions: root may do everything.
   for (const int ranks : {1, 2}) {
     const Result unwritable = folder.expect_exit(2, {.ranks = ranks, .folder = "train.h5/run"});
