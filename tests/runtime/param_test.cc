@@ -193,5 +193,17 @@ TEST(ParamLayout, RefusesASplitThatDoesNotDivideAndNamesBothNumbers) {
   }
 }
 
+TEST(ParamLayout, RefusesKeyValueHeadsThatCanBeNeitherSplitNorCopied) {
+  const std::vector<ParamDecl> kv = {{.name = "k", .rows = 24, .cols = 5, .split = ParamSplit::kv_rows}};
+  EXPECT_NO_THROW(ParamLayout(kv, {.rank = 0, .size = 8, .kv_heads = 4}, 1));
+  EXPECT_NO_THROW(ParamLayout(kv, {.rank = 0, .size = 2, .kv_heads = 4}, 1));
+  try {
+    ParamLayout(kv, {.rank = 0, .size = 6, .kv_heads = 4}, 1);
+    FAIL() << "6 ranks cannot share 4 heads evenly";
+  } catch (const Error& e) {
+    EXPECT_NE(std::string(e.what()).find("k: tensor parallel size 6 and 4 KV heads"), std::string::npos) << e.what();
+  }
+}
+
 }  // namespace
 }  // namespace trainer
