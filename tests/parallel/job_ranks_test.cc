@@ -78,6 +78,19 @@ TEST(JobRanks, KnowsNothingOfOtherHostsOrOfProcessesThatItCannotSee) {
   EXPECT_EQ(ranks.state(2), ProcessState::unknown);
 }
 
+TEST(JobRanks, TakesALostConnectionToAnotherHostForTheEndOfItsRank) {
+  RankProcess elsewhere = this_process();
+  elsewhere.node = 1;
+  std::int32_t failure = 0;
+  bool lost = false;
+  const JobRanks ranks({this_process(), elsewhere}, 0, {&failure}, [&](int rank) { return rank == 1 && lost; });
+  EXPECT_EQ(ranks.state(1), ProcessState::unknown);
+  EXPECT_EQ(ranks.culprits(), "");
+  lost = true;
+  EXPECT_EQ(ranks.state(1), ProcessState::unreachable);
+  EXPECT_EQ(ranks.culprits(), fmt::format("; rank 1 (host {}, connection lost)", elsewhere.host));
+}
+
 TEST(JobRanks, NamesThoseThatHaveQueuedFewerCollectives) {
   std::int32_t failure = 0;
   std::int64_t queued[2] = {};
@@ -97,8 +110,9 @@ TEST(JobRanks, OneRankOfAHostReportsAFailure) {
   JobRanks first({this_process(), this_process()}, 0, {&failure});
   JobRanks second({this_process(), this_process()}, 1, {&failure});
   EXPECT_FALSE(first.failure_claimed());
-  EXPECT_TRUE(second.claim_failure());
+  EXPECT_TRUE(second.claim_failure(4));
   EXPECT_TRUE(first.failure_claimed());
+  EXPECT_EQ(first.claimed_code(), 4);
   EXPECT_FALSE(first.claim_failure());
   EXPECT_FALSE(second.claim_failure());
 }
