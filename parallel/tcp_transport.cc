@@ -90,6 +90,7 @@ void TcpTransport::abandon() {
 
 std::unique_ptr<Transport> TcpTransport::part(const std::vector<int>& members) {
   std::vector<int> world_ranks;
+  world_ranks.reserve(members.size());
   for (const int member : members) world_ranks.push_back(world_ranks_[static_cast<std::size_t>(member)]);
   const auto place = std::find(members.begin(), members.end(), rank_) - members.begin();
   // Parts that are made at the same time share the number: no two ranks are together in more than one of them.

@@ -18,6 +18,7 @@ int read_note(dl_phdr_info* object, std::size_t /*size*/, void* result) {
   for (int i = 0; i < object->dlpi_phnum; ++i) {
     const ElfW(Phdr)& segment = object->dlpi_phdr[i];
     if (segment.p_type != PT_NOTE) continue;
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): the loader gives addresses as numbers
     const char* note = reinterpret_cast<const char*>(object->dlpi_addr + segment.p_vaddr);
     const char* end = note + segment.p_memsz;
     while (note + sizeof(ElfW(Nhdr)) <= end) {
