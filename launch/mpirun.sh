@@ -6,13 +6,24 @@
 # but mpirun then sleeps twice that long whenever a job ends with an error.)
 set -uo pipefail
 
-ranks=1
+refuse() {
+  echo "mpirun.sh: $1" >&2
+  exit 2
+}
+
+ranks=1 program=false
 arguments=("$@")
+(($# > 0)) || refuse "nothing to start; for example: launch/mpirun.sh -np 8 trainer --config 8b.yaml"
+for argument in "${arguments[@]}"; do
+  if [[ $argument != -* ]] && command -v -- "$argument" > /dev/null; then program=true; fi
+done
+$program || refuse "no program in '$*': right would be one on the PATH (cmake --install puts trainer there) or its path"
 for ((i = 0; i + 1 < $#; ++i)); do
   case ${arguments[i]} in
     -np | --np | -n | -c) ranks=${arguments[i + 1]} && break ;;
   esac
 done
+[[ $ranks =~ ^[1-9][0-9]*$ ]] || refuse "-np $ranks: right would be a number of ranks"
 
 # Threads of a rank: this machine's cores dealt out, unless the caller says. More threads than cores cost far more than
 # they give, because every collective waits for the slowest rank.

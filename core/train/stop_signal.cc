@@ -21,9 +21,12 @@ const std::atomic<bool>& install_stop_signal() {
   struct sigaction action {};
   action.sa_handler = on_signal;
   action.sa_flags = SA_RESTART;
-  for (const int signal : {SIGUSR1, SIGTERM})
+  for (const int signal : {SIGUSR1, SIGTERM, SIGINT, SIGHUP}) {
+    struct sigaction before {};
+    if (sigaction(signal, nullptr, &before) == 0 && before.sa_handler == SIG_IGN) continue;  // nohup, or a shell's `&`
     if (sigaction(signal, &action, nullptr) != 0)
       fail(ExitCode::other, "cannot install a handler for signal {}", signal);
+  }
   return stop_requested;
 }
 

@@ -1,4 +1,5 @@
-// SIGUSR1 and SIGTERM ask a run to finish its step, save and exit with code 75. A second one ends the process at once.
+// SIGUSR1, SIGTERM, SIGINT (Ctrl-C) and SIGHUP (a lost terminal) ask a run to finish its step, save and exit with code
+// 75. A second one ends the process at once. One that was ignored when the process started stays so.
 #pragma once
 #include <atomic>
 

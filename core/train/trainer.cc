@@ -16,6 +16,7 @@
 #include "core/train/gemm_cache.h"
 #include "core/train/profile_trace.h"
 #include "core/train/same_data.h"
+#include "core/train/same_model.h"
 #include "kernels/gemm_choices.h"
 #include "optim/lr_schedule.h"
 #include "optim/update_state.h"
@@ -163,6 +164,14 @@ RunState Trainer::run_state() const {
           .gemm_choices = gemm_choices(engine_.context())};
 }
 
+/// A run in another precision has no loss scale that fp16 could go on with.
+UpdateState Trainer::state_to_go_on_with(const UpdateState& saved, const std::string& saved_yaml) const {
+  if (config_.precision.dtype != Precision::fp16 || value_in(saved_yaml, "precision.dtype") == "fp16") return saved;
+  UpdateState state = initial_update_state(config_.precision);
+  state.updates = saved.updates;
+  return state;
+}
+
 void Trainer::load() {
   Communicator& world = engine_.mesh().world();
   fault_.at("load");
@@ -171,9 +180,11 @@ void Trainer::load() {
   if (found) {
     const RunState saved = run_state_from_json(found->manifest.state_json);
     if (!config_.checkpoint.allow_data_change) check_same_data(saved, run_state());
+    const std::string changed = compare_models(found->manifest.config_yaml, resolved_yaml(config_));
+    if (lead() && !changed.empty()) log_.warn(fmt::format("the model is not quite the checkpoint's:{}", changed));
     load_pieces(*found, pieces_to_load(engine_), world);
     finish_load(engine_);
-    engine_.restore_state(saved.update);
+    engine_.restore_state(state_to_go_on_with(saved.update, found->manifest.config_yaml));
     if (!saved.gemm_choices.empty() && use_gemm_choices(engine_.context(), saved.gemm_choices) == 0)
       log_.warn(
           "the checkpoint's GEMM algorithms belong to another card or library: the run goes on with other rounding");

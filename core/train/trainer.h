@@ -46,6 +46,7 @@ class Trainer {
   void check_save_folder() const;
   void print_tables();
   void load();
+  UpdateState state_to_go_on_with(const UpdateState& saved, const std::string& saved_yaml) const;
   void save();
   RunState run_state() const;
   /// Reports finished steps up to `through`, in order.

@@ -71,12 +71,15 @@ TEST(Signals, SaveOneCommonStepAndGoOn) {
 }
 
 TEST(Signals, StopASingleProcess) {
-  const RunFolder folder;
-  const std::unique_ptr<Job> job = folder.start({.sets = endless(1000), .fault = kSlowSteps});
-  await_steps(folder, 3);
-  kill(job->pid(), SIGTERM);
-  EXPECT_EQ(job->wait(20).exit_code, 75);
-  EXPECT_EQ(folder.checkpoints().size(), 1u);
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP}) {
+    SCOPED_TRACE(signal);
+    const RunFolder folder;
+    const std::unique_ptr<Job> job = folder.start({.sets = endless(1000), .fault = kSlowSteps});
+    await_steps(folder, 3);
+    kill(job->pid(), signal);
+    EXPECT_EQ(job->wait(20).exit_code, 75);
+    EXPECT_EQ(folder.checkpoints().size(), 1u);
+  }
 }
 
 TEST(Signals, SaveNothingWhenToldSo) {
