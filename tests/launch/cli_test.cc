@@ -59,6 +59,18 @@ TEST(CommandLine, WhatIsNotUnderstoodIsRefused) {
   EXPECT_TRUE(mentions(folder.command("--config missing.yaml").err, {"missing.yaml"}));
 }
 
+TEST(CommandLine, TheLauncherSaysWhatIsWrong) {
+  const RunFolder folder;
+  for (const auto& [arguments, part] : {std::pair{"", "nothing to start"},
+                                        {"-np 2 no-such-program --config config.yaml", "no-such-program"},
+                                        {"-np two true", "-np two"}}) {
+    const Result result =
+        Job(folder.path(), fmt::format("{}/launch/mpirun.sh {}", TRAINER_SOURCE_DIR, arguments), {}).wait();
+    EXPECT_EQ(result.exit_code, 2) << arguments;
+    EXPECT_TRUE(mentions(result.err, {part}));
+  }
+}
+
 TEST(CommandLine, SeveralRanksAnswerOnce) {
   const RunFolder folder;
   const std::string four = fmt::format("{}/launch/mpirun.sh -np 4 {} ", TRAINER_SOURCE_DIR, TRAINER_BINARY);

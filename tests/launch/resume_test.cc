@@ -153,5 +153,22 @@ TEST(Resume, WithOtherDataIsRefusedUnlessAllowed) {
   EXPECT_EQ(folder.metric("step"), (std::vector<double>{1, 2, 3, 4, 5, 6}));
 }
 
+TEST(Resume, OfAnotherModelIsRefused) {
+  const RunFolder folder;
+  folder.expect_exit(0, {.sets = {"train.train_steps=2"}});
+  const Result refused = folder.expect_exit(2, {.sets = {"train.train_steps=4", "model.num_layers=1"}});
+  EXPECT_TRUE(mentions(refused.err, {"model.num_layers", "2 in the checkpoint", "1 now"}));
+  EXPECT_EQ(folder.metrics().size(), 2u);
+  const Result told = folder.expect_exit(0, {.sets = {"train.train_steps=3", "model.rope_theta=20000"}});
+  EXPECT_TRUE(mentions(told.out + told.err, {"model.rope_theta", "20000 now"}));
+}
+
+TEST(Resume, InHalfPrecisionStartsWithItsOwnLossScale) {
+  const RunFolder folder;
+  folder.expect_exit(0, {.sets = {"train.train_steps=2"}});
+  folder.expect_exit(0, {.sets = {"train.train_steps=3", "precision.dtype=fp16"}});
+  EXPECT_EQ(folder.metrics().back().at("loss_scale").get<double>(), 65536);
+}
+
 }  // namespace
 }  // namespace trainer::launch_test
