@@ -25,7 +25,7 @@ namespace {
 constexpr const char* kIntroduction =
     R"(Trains transformer language models. One process is one rank; the launcher says how many:
 
-  trainer --config configs/tiny.yaml                     one process
+  trainer --config a.yaml                                one process
   mpirun -np 4 trainer --config configs/tiny.yaml        four ranks
   trainer --config a.yaml --set optimizer.lr=1e-4        change one key
   trainer --config a.yaml --print-config                 what would run, and where each value comes from
