@@ -342,6 +342,11 @@ ExitCode Trainer::run() {
     const bool saves =
         (checkpoint.save_interval > 0 && step_ % checkpoint.save_interval == 0) || (last && checkpoint.save_at_end);
     const bool stops = !last && stop_agreed();
+    if (stops && lead()) {
+      progress_->clear();
+      log_.info(fmt::format("asked to stop: finishes step {}{}; a second signal ends the job at once", step_,
+                            checkpoint.save_on_signal ? " and saves" : ""));
+    }
     if (evaluates) evaluate();
     const bool done = engine_.context().device.kind == DeviceKind::cpu;
     if (done || last || evaluates || saves || stops || print_.state_hash) settle(step_);
