@@ -5,18 +5,6 @@
 #include "core/runtime/check.h"
 
 namespace trainer {
-namespace {
-
-std::string why_skipped(const UpdateState& state, const ParamLayout& layout) {
-  if (state.first_bad != kNoBadTensor)
-    return fmt::format("the gradient of {} is not finite (the first such tensor)",
-                       layout.decl(static_cast<ParamId>(state.first_bad)).name);
-  if (state.target_tokens <= 0.0) return "the batch has no target token: every target is masked";
-  return "the sum of squares of the gradients is not finite";
-}
-
-}  // namespace
-
 UpdateState initial_update_state(const PrecisionConfig& precision) {
   UpdateState state;
   if (uses_loss_scaling(precision)) {
@@ -25,6 +13,14 @@ UpdateState initial_update_state(const PrecisionConfig& precision) {
   }
   state.first_bad = kNoBadTensor;
   return state;
+}
+
+std::string why_skipped(const UpdateState& state, const ParamLayout& layout) {
+  if (state.first_bad != kNoBadTensor)
+    return fmt::format("the gradient of {} is not finite (the first such tensor)",
+                       layout.decl(static_cast<ParamId>(state.first_bad)).name);
+  if (state.target_tokens <= 0.0) return "the batch has no target token: every target is masked";
+  return "the sum of squares of the gradients is not finite";
 }
 
 void check_divergence(const Config& config, const UpdateState& state, const ParamLayout& layout, std::int64_t step) {

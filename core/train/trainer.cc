@@ -247,8 +247,21 @@ void Trainer::settle(std::int64_t through) {
     meter_->step_done();
     if (!start_reported_) report_start();
     report(settled_, state);
+    if (lead() && state.consecutive_skips == 1 && state.skipped != 0) report_skip(settled_, state);
     check_divergence(config_, state, engine_.model().layout(), settled_);
   }
+}
+
+/// The first of a row: fp16 skips a step now and then to find its loss scale, other types never should.
+void Trainer::report_skip(std::int64_t step, const UpdateState& state) {
+  const bool scales = uses_loss_scaling(config_.precision);
+  const std::string text = fmt::format("step {} skipped: {}{}", step, why_skipped(state, engine_.model().layout()),
+                                       scales ? fmt::format("; loss scale {} from now on", state.loss_scale) : "");
+  progress_->clear();
+  if (scales)
+    log_.info(text);
+  else
+    log_.warn(text);
 }
 
 void Trainer::report_start() {
@@ -361,9 +374,11 @@ ExitCode Trainer::run() {
       return ExitCode::stopped;
     }
   }
+  const std::int64_t skips = engine_.state().consecutive_skips;
   if (lead()) {
     progress_->clear();
     log_.info(fmt::format("done: {} steps", step_));
+    if (skips > 0) log_.warn(fmt::format("the last {} steps were skipped: they changed no weight", skips));
   }
   return ExitCode::ok;
 }

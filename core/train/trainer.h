@@ -51,6 +51,7 @@ class Trainer {
   RunState run_state() const;
   /// Reports finished steps up to `through`, in order.
   void settle(std::int64_t through);
+  void report_skip(std::int64_t step, const UpdateState& state);
   void report(std::int64_t step, const UpdateState& state);
   void report_start();
   void warm_up();
