@@ -67,6 +67,7 @@ void CollectiveExchange::announce(Collective collective, std::int64_t bytes, con
           .number = current_.number,
           .bytes = bytes,
           .finished = false};
+  job_->count_queued();
 
   const bool to_all = current_.root < 0 || current_.root == rank_;
   for (int r = 0; r < size(); ++r) {
@@ -191,7 +192,8 @@ void CollectiveExchange::look_for_trouble(Clock::duration waited) {
   ended_ = std::move(ended);
   if (job_->launcher_ended()) give_up("the launcher (mpirun or srun) has ended", seconds(waited));
   if (seconds(waited) >= options_.timeout_seconds)
-    give_up(fmt::format("longer than comm.timeout_seconds {}{}", options_.timeout_seconds, job_->culprits()),
+    give_up(fmt::format("longer than comm.timeout_seconds {}{}", options_.timeout_seconds,
+                        job_->culprits() + job_->late_ranks()),
             seconds(waited));
   if (options_.stop == nullptr || !options_.stop->load() || all_watched) return;
   const Clock::time_point now = Clock::now();

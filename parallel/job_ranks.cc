@@ -107,6 +107,7 @@ std::string JobRanks::culprits() const {
 }
 
 void JobRanks::count_queued() const {
+  if (shared_.queued == nullptr) return;
   std::atomic_ref<std::int64_t>(shared_.queued[process(rank_).local_rank]).fetch_add(1, std::memory_order_relaxed);
 }
 
@@ -115,9 +116,11 @@ std::string JobRanks::late_ranks() const {
     return std::atomic_ref<std::int64_t>(shared_.queued[process(rank).local_rank]).load(std::memory_order_relaxed);
   };
   std::string text;
+  if (shared_.queued == nullptr) return text;
   for (int rank = 0; rank < size(); ++rank)
     if (process(rank).node == process(rank_).node && queued(rank) < queued(rank_))
-      text += fmt::format("; {} has queued {} collectives, this rank {}", describe(rank), queued(rank), queued(rank_));
+      text +=
+          fmt::format("; {} has come to {} collectives, this rank to {}", describe(rank), queued(rank), queued(rank_));
   return text;
 }
 

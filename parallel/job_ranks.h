@@ -43,7 +43,7 @@ struct LastOperation {
 /// Memory that the ranks of a node share, zero at first.
 struct NodeMemory {
   std::int32_t* failure = nullptr;
-  std::int64_t* queued = nullptr;  // [ranks of the node]: collectives that each has queued on its GPU
+  std::int64_t* queued = nullptr;  // [ranks of the node]: collectives that each has come to; null: not counted
 };
 
 /// What a rank knows about the others. Ranks of the same node are watched through /proc: when one dies, the others can
@@ -68,10 +68,10 @@ class JobRanks {
   /// The process that started this one (mpirun, a daemon of it or of Slurm) is gone.
   bool launcher_ended() const;
 
-  /// This rank has queued one more collective on its GPU. Any thread may ask late_ranks().
+  /// This rank has come to one more collective, or queued it on its GPU. Any thread may ask late_ranks().
   void count_queued() const;
-  /// Ranks of this node that have queued fewer collectives than this one, each with "; " before it. Ranks queue the
-  /// same number, so that in a hang these are the ones that did not come.
+  /// Ranks of this node that have come to fewer collectives than this one, each with "; " before it. All come to the
+  /// same number, so that in a hang these are the ones that did not come, or wait for such a one.
   std::string late_ranks() const;
 
   /// True for the first rank of a node that asks: it reports the error and ends the job with `exit_code`.

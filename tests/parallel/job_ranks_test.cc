@@ -101,7 +101,7 @@ TEST(JobRanks, NamesThoseThatHaveQueuedFewerCollectives) {
   first.count_queued();
   first.count_queued();
   second.count_queued();
-  EXPECT_EQ(first.late_ranks(), fmt::format("; {} has queued 1 collectives, this rank 2", first.describe(1)));
+  EXPECT_EQ(first.late_ranks(), fmt::format("; {} has come to 1 collectives, this rank to 2", first.describe(1)));
   EXPECT_EQ(second.late_ranks(), "");
 }
 
