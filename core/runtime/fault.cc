@@ -1,9 +1,13 @@
 #include "core/runtime/fault.h"
 
+#include <fmt/ranges.h>
+
+#include <algorithm>
 #include <charconv>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
+#include <iterator>
 #include <limits>
 #include <thread>
 
@@ -32,7 +36,45 @@ T number(std::string_view text, std::string_view what) {
   return value;
 }
 
-constexpr std::string_view kActions[] = {"throw", "exit", "kill", "stop", "sleep", "inf", "nan", "count"};
+/// Where the program asks at().
+constexpr std::string_view kSites[] = {"step",       "forward",    "gradients",    "optimizer", "evaluate",
+                                       "save.begin", "save.write", "save.publish", "load",      "collective"};
+
+struct Action {
+  std::string_view name;
+  std::string_view argument;   // what must follow its colon; empty: nothing may
+  std::string_view only_site;  // empty: any
+};
+constexpr Action kActions[] = {{"throw", "", ""},        {"exit", "CODE", ""},       {"kill", "", ""},
+                               {"stop", "", ""},         {"sleep", "SECONDS", ""},   {"inf", "", "gradients"},
+                               {"nan", "", "gradients"}, {"count", "", "collective"}};
+
+std::string action_names() {
+  std::string names;
+  for (const Action& action : kActions) {
+    names += fmt::format("{}{}", names.empty() ? "" : ", ", action.name);
+    if (!action.argument.empty()) names += fmt::format(":{}", action.argument);
+  }
+  return names;
+}
+
+/// A fault that would never happen, or not as meant, is refused: whoever plans one wants to see it.
+void check_fault(std::string_view site, std::string_view name, bool has_argument, std::string_view item) {
+  if (site.empty()) fail(ExitCode::config, "TRAINER_FAULT: '{}' names no site ({})", item, fmt::join(kSites, ", "));
+  if (name.empty()) fail(ExitCode::config, "TRAINER_FAULT: '{}' names no action ({})", item, action_names());
+  if (std::find(std::begin(kSites), std::end(kSites), site) == std::end(kSites))
+    fail(ExitCode::config, "TRAINER_FAULT: unknown site '{}' ({})", site, fmt::join(kSites, ", "));
+  const auto* const action =
+      std::find_if(std::begin(kActions), std::end(kActions), [&](const Action& a) { return a.name == name; });
+  if (action == std::end(kActions))
+    fail(ExitCode::config, "TRAINER_FAULT: unknown action '{}' ({})", name, action_names());
+  if (has_argument == action->argument.empty())
+    fail(ExitCode::config, "TRAINER_FAULT: action '{}' {}", name,
+         has_argument ? "takes no argument" : fmt::format("needs an argument: {}:{}", name, action->argument));
+  if (!action->only_site.empty() && site != action->only_site)
+    fail(ExitCode::config, "TRAINER_FAULT: action '{}' does nothing at site '{}', only at '{}'", name, site,
+         action->only_site);
+}
 
 }  // namespace
 
@@ -40,6 +82,7 @@ FaultPlan FaultPlan::parse(std::string_view text) {
   FaultPlan plan;
   for (const std::string_view item : split(text, ';')) {
     Fault fault;
+    bool has_argument = false;
     for (const std::string_view pair : split(item, ',')) {
       const std::size_t equals = pair.find('=');
       if (equals == std::string_view::npos) fail(ExitCode::config, "TRAINER_FAULT: '{}' is not key=value", pair);
@@ -56,7 +99,8 @@ FaultPlan FaultPlan::parse(std::string_view text) {
       } else if (key == "action") {
         const std::size_t colon = value.find(':');
         if (colon != std::string_view::npos) {
-          fault.argument = number<double>(value.substr(colon + 1), key);
+          has_argument = true;
+          fault.argument = number<double>(value.substr(colon + 1), "the argument of an action");
           value = value.substr(0, colon);
         }
         fault.action = value;
@@ -64,10 +108,7 @@ FaultPlan FaultPlan::parse(std::string_view text) {
         fail(ExitCode::config, "TRAINER_FAULT: unknown key '{}' (rank, step, site, action, tensor)", key);
       }
     }
-    bool known = false;
-    for (const std::string_view action : kActions) known = known || fault.action == action;
-    if (!known) fail(ExitCode::config, "TRAINER_FAULT: unknown action '{}'", fault.action);
-    if (fault.site.empty()) fail(ExitCode::config, "TRAINER_FAULT: '{}' names no site", item);
+    check_fault(fault.site, fault.action, has_argument, item);
     plan.faults_.push_back(fault);
   }
   return plan;

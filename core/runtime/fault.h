@@ -1,10 +1,9 @@
 // Faults on purpose, so that failure handling can be tried by anyone: part of the product, off by default.
-//   TRAINER_FAULT="rank=1,step=5,site=backward,action=kill;rank=0,site=save.write,action=sleep:0.2"
+//   TRAINER_FAULT="rank=1,step=5,site=forward,action=kill;rank=0,site=save.write,action=sleep:0.2"
 // Keys: rank (default: every rank), step (default: every step), site (required), action (required), tensor (poison
-// only). Actions: throw, exit:CODE, kill (SIGKILL), stop (SIGSTOP), sleep:SECONDS, inf and nan (poison the named
-// gradient tensor), count (the next collective is entered with a wrong element count), overflow is `inf` without a
-// tensor: the first one. Sites: step, forward, gradients, optimizer, evaluate, save.begin, save.write,
-// save.publish, load, collective.
+// only). Actions: throw, exit:CODE, kill (SIGKILL), stop (SIGSTOP), sleep:SECONDS, inf and nan (at `gradients`: poison
+// the named gradient tensor, without a name the first), count (at `collective`: it is entered with a wrong element
+// count). Sites: step, forward, gradients, optimizer, evaluate, save.begin, save.write, save.publish, load, collective.
 #pragma once
 #include <cstdint>
 #include <optional>

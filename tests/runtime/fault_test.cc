@@ -1,0 +1,67 @@
+#include "core/runtime/fault.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "core/runtime/check.h"
+
+namespace trainer {
+namespace {
+
+std::string refusal(std::string_view plan) {
+  try {
+    FaultPlan::parse(plan);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::config);
+    return error.what();
+  }
+  return "";
+}
+
+void expect_refusal(std::string_view plan, const std::vector<std::string>& parts) {
+  const std::string text = refusal(plan);
+  for (const std::string& part : parts) EXPECT_NE(text.find(part), std::string::npos) << plan << ": " << text;
+}
+
+TEST(FaultPlan, KnowsEverySiteAndAction) {
+  for (const char* site : {"step", "forward", "gradients", "optimizer", "evaluate", "save.begin", "save.write",
+                           "save.publish", "load", "collective"})
+    for (const char* action : {"throw", "exit:3", "kill", "stop", "sleep:0.5"})
+      EXPECT_EQ(refusal(fmt::format("rank=1,step=2,site={},action={}", site, action)), "");
+  EXPECT_EQ(refusal("site=gradients,action=inf;site=gradients,action=nan,tensor=model.norm.weight"), "");
+  EXPECT_EQ(refusal("site=collective,action=count"), "");
+  EXPECT_EQ(refusal(""), "");
+}
+
+TEST(FaultPlan, RefusesWhatWouldNeverHappen) {
+  expect_refusal("site=backward,action=kill", {"unknown site 'backward'", "step, forward, gradients", "collective)"});
+  expect_refusal("site=step,action=explode", {"unknown action 'explode'", "throw, exit:CODE, kill, stop"});
+  expect_refusal("action=kill", {"'action=kill' names no site", "save.publish"});
+  expect_refusal("site=step", {"'site=step' names no action", "sleep:SECONDS"});
+  expect_refusal("site=step,action=inf", {"'inf' does nothing at site 'step', only at 'gradients'"});
+  expect_refusal("site=gradients,action=count", {"'count' does nothing at site 'gradients', only at 'collective'"});
+  expect_refusal("site=step,action=sleep", {"'sleep' needs an argument: sleep:SECONDS"});
+  expect_refusal("site=step,action=kill:9", {"'kill' takes no argument"});
+  expect_refusal("site=step,action=exit:x", {"'x' is not a number"});
+  expect_refusal("where=step,action=kill", {"unknown key 'where'"});
+  expect_refusal("rank=one,site=step,action=kill", {"rank 'one' is not a number"});
+  // The faults before and behind it are sound.
+  expect_refusal("site=step,action=kill;site=stpe,action=kill;site=load,action=throw", {"'stpe'"});
+}
+
+TEST(FaultPlan, HappensAtItsRankStepAndSiteOnly) {
+  FaultPlan plan = FaultPlan::parse("rank=1,step=3,site=forward,action=throw");
+  plan.set_rank(1);
+  plan.set_step(2);
+  EXPECT_NO_THROW(plan.at("forward"));
+  plan.set_step(3);
+  EXPECT_NO_THROW(plan.at("optimizer"));
+  EXPECT_THROW(plan.at("forward"), Error);
+  plan.set_rank(0);
+  EXPECT_NO_THROW(plan.at("forward"));
+}
+
+}  // namespace
+}  // namespace trainer
