@@ -52,6 +52,24 @@ constexpr std::array<Synonym, 34> synonyms = {{
     {"train_iters", "train.train_steps"},
 }};
 
+/// Their names for our choices.
+constexpr std::array<Synonym, 14> synonyms_of_choices = {{
+    {"gpu", "cuda"},
+    {"nvidia", "cuda"},
+    {"half", "fp16"},
+    {"float16", "fp16"},
+    {"bfloat16", "bf16"},
+    {"fp32", "float32"},
+    {"single", "float32"},
+    {"fp64", "float64"},
+    {"double", "float64"},
+    {"silu", "swiglu"},
+    {"gelu_new", "gelu_tanh"},
+    {"gelu_pytorch_tanh", "gelu_tanh"},
+    {"rotary", "rope"},
+    {"absolute", "learned"},
+}};
+
 /// Edits above which a name is not near.
 int tolerance(std::string_view name) {
   return std::max(1, static_cast<int>(name.size()) / 3);
@@ -108,6 +126,18 @@ int edit_distance(std::string_view a, std::string_view b) {
 
 std::span<const Synonym> key_synonyms() {
   return synonyms;
+}
+
+std::span<const Synonym> choice_synonyms() {
+  return synonyms_of_choices;
+}
+
+std::string nearest_choice(std::string_view value, const std::vector<std::string>& choices) {
+  for (const auto& [other, ours] : synonyms_of_choices) {
+    const bool offered = std::find(choices.begin(), choices.end(), ours) != choices.end();
+    if (offered && edit_distance(value, other) == 0) return ours;
+  }
+  return nearest_name(value, choices);
 }
 
 std::string nearest_name(std::string_view name, const std::vector<std::string>& candidates) {

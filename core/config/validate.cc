@@ -10,6 +10,7 @@
 #include "core/config/resolve.h"
 #include "core/config/schema.h"
 #include "core/runtime/check.h"
+#include "core/runtime/counted.h"
 
 namespace trainer {
 namespace {
@@ -200,18 +201,23 @@ class Checker {
     const std::int64_t tp = config_.parallelism.tensor_parallel_size;
     const std::int64_t dp = given_.parallelism.data_parallel_size;
     const Keys keys = {"parallelism.tensor_parallel_size", "parallelism.data_parallel_size"};
+    const std::string job = fmt::format("and the job has {}; right would be", counted(world_size_, "rank"));
     if (world_size_ > 0 && dp == 0 && world_size_ % tp != 0) {
-      fault(keys, "the job's {} ranks do not divide by tensor_parallel_size {}; right would be {}, or {} ranks",
-            world_size_, tp, nearest_valid(tp, world_size_, [&](std::int64_t n) { return world_size_ % n == 0; }),
-            nearest_multiples(world_size_, tp));
+      fault(keys, "tensor_parallel_size {} needs {} or a multiple of that, {} '{}', or tensor_parallel_size {}", tp,
+            counted(tp, "rank"), job, start_of(std::max(tp, world_size_ / tp * tp)),
+            nearest_valid(tp, world_size_, [&](std::int64_t n) { return splits(n); }));
     }
     if (world_size_ > 0 && dp != 0 && tp * dp != world_size_) {
-      fault({keys[1], keys[0]},
-            "tensor_parallel_size {} x data_parallel_size {} needs {} ranks, and the job has {}; right would be "
-            "mpirun -np {}, or data_parallel_size 0 to follow the job",
-            tp, dp, tp * dp, world_size_, tp * dp);
+      fault({keys[1], keys[0]}, "tensor_parallel_size {} x data_parallel_size {} needs {}, {} '{}'{}", tp, dp,
+            counted(tp * dp, "rank"), job, start_of(tp * dp),
+            world_size_ % tp == 0 ? ", or data_parallel_size 0 to follow the job" : "");
     }
     zero_group();
+  }
+
+  /// The command that starts a job of so many ranks.
+  static std::string start_of(std::int64_t ranks) {
+    return ranks == 1 ? "trainer ..." : fmt::format("mpirun -np {} trainer ...", ranks);
   }
 
   /// The data-parallel size; 0: not known, or the ranks do not divide.

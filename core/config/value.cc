@@ -79,7 +79,7 @@ std::string store(const ConfigItem& item, const YamlNode& node, const EnumRef& c
   if (node.kind != YamlNode::Kind::scalar) return wrong_kind(item, node);
   const auto found = std::find(choice.names.begin(), choice.names.end(), node.text);
   if (found == choice.names.end()) {
-    const std::string nearest = nearest_name(node.text, {choice.names.begin(), choice.names.end()});
+    const std::string nearest = nearest_choice(node.text, {choice.names.begin(), choice.names.end()});
     return wrong_value(item, node, "is not a choice", nearest.empty() ? "" : "did you mean " + nearest);
   }
   *choice.index = static_cast<unsigned char>(found - choice.names.begin());

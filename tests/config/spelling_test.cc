@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "core/config/schema.h"
 
 namespace trainer {
@@ -46,6 +48,30 @@ TEST(ConfigSpelling, EverySynonymLeadsToAKey) {
   for (const auto& [other, ours] : key_synonyms()) {
     EXPECT_NE(schema.find(ours), nullptr) << other << ": " << ours;
     EXPECT_NE(advise_key(schema, "comm", other).find(ours), std::string::npos) << other;
+  }
+}
+
+TEST(ConfigSpelling, ChoicesByTheirNamesElsewhere) {
+  const std::vector<std::string> devices = {"auto", "cpu", "cuda"}, types = {"float64", "float32", "bf16", "fp16"};
+  EXPECT_EQ(nearest_choice("gpu", devices), "cuda");
+  EXPECT_EQ(nearest_choice("GPU", devices), "cuda");
+  EXPECT_EQ(nearest_choice("cdua", devices), "cuda");
+  EXPECT_EQ(nearest_choice("cp", devices), "cpu");
+  EXPECT_EQ(nearest_choice("float16", types), "fp16");
+  EXPECT_EQ(nearest_choice("bfloat16", types), "bf16");
+  EXPECT_EQ(nearest_choice("gpu", types), "") << "no choice here";
+}
+
+TEST(ConfigSpelling, EverySynonymOfAChoiceLeadsToOne) {
+  Config config;
+  const Schema schema = schema_of(config);
+  for (const Synonym& synonym : choice_synonyms()) {
+    const auto offers = [&](const ConfigItem& item) {
+      const auto* choice = item.is_section() ? nullptr : std::get_if<EnumRef>(&*item.value);
+      return choice != nullptr &&
+             std::find(choice->names.begin(), choice->names.end(), std::string(synonym.ours)) != choice->names.end();
+    };
+    EXPECT_TRUE(std::any_of(schema.items.begin(), schema.items.end(), offers)) << synonym.ours;
   }
 }
 
