@@ -23,18 +23,17 @@ std::string why_skipped(const UpdateState& state, const ParamLayout& layout) {
   return "the sum of squares of the gradients is not finite";
 }
 
-void check_divergence(const Config& config, const UpdateState& state, const ParamLayout& layout, std::int64_t step) {
+void check_divergence(const Config& config, const UpdateState& state, const ParamLayout& layout) {
   if (state.scale_at_floor != 0)
     fail(ExitCode::diverged,
-         "step {}: {} and the loss scale {} is at its floor (precision.loss_scale.min_scale {}); lower optimizer.lr or "
+         "{} and the loss scale {} is at its floor (precision.loss_scale.min_scale {}); lower optimizer.lr or "
          "lengthen lr_scheduler.warmup_steps, and go on from an earlier checkpoint",
-         step, why_skipped(state, layout), state.loss_scale, config.precision.loss_scale.min_scale);
+         why_skipped(state, layout), state.loss_scale, config.precision.loss_scale.min_scale);
   if (state.consecutive_skips >= config.precision.max_consecutive_skips)
     fail(ExitCode::diverged,
-         "step {}: {}; {} steps in a row were skipped (precision.max_consecutive_skips {}), loss scale {}; lower "
+         "{}; {} steps in a row were skipped (precision.max_consecutive_skips {}), loss scale {}; lower "
          "optimizer.lr or look at the data of these steps, and go on from an earlier checkpoint",
-         step, why_skipped(state, layout), state.consecutive_skips, config.precision.max_consecutive_skips,
-         state.loss_scale);
+         why_skipped(state, layout), state.consecutive_skips, config.precision.max_consecutive_skips, state.loss_scale);
 }
 
 }  // namespace trainer

@@ -19,9 +19,9 @@ UpdateState initial_update_state(const PrecisionConfig& precision);
 /// Why a step was skipped, for people: the first gradient that is not finite, by name, or what else was wrong.
 std::string why_skipped(const UpdateState& state, const ParamLayout& layout);
 
-/// `state` as step `step` left it. Throws Error(diverged) when that step had a non-finite gradient with the loss scale
-/// at its floor, or was the max_consecutive_skips-th in a row that was skipped; the message names the step, the loss
-/// scale and the first bad tensor. All ranks hold the same state, so all of them throw.
-void check_divergence(const Config& config, const UpdateState& state, const ParamLayout& layout, std::int64_t step);
+/// `state` as a step left it. Throws Error(diverged) when that step had a non-finite gradient with the loss scale at
+/// its floor, or was the max_consecutive_skips-th in a row that was skipped; the message names the loss scale and the
+/// first bad tensor. All ranks hold the same state, so all of them throw.
+void check_divergence(const Config& config, const UpdateState& state, const ParamLayout& layout);
 
 }  // namespace trainer

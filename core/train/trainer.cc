@@ -104,7 +104,7 @@ Trainer::Trainer(const Config& config, const Launch& launch, std::unique_ptr<Com
   metrics_ = std::make_unique<MetricsWriter>(config_.train.output_dir + "/metrics.jsonl", step_);
   if (config_.logging.tensorboard)
     tensorboard_ = std::make_unique<TensorBoardWriter>(config_.train.output_dir + "/tb", step_);
-  progress_ = std::make_unique<Progress>(config_.logging.progress, stdout, step_, total_steps_, now);
+  progress_ = std::make_unique<Progress>(config_.logging.progress, stdout, total_steps_);
 }
 
 Trainer::~Trainer() = default;
@@ -248,7 +248,9 @@ void Trainer::settle(std::int64_t through) {
     if (!start_reported_) report_start();
     report(settled_, state);
     if (lead() && state.consecutive_skips == 1 && state.skipped != 0) report_skip(settled_, state);
-    check_divergence(config_, state, engine_.model().layout(), settled_);
+    const std::int64_t running = launch_.step.exchange(settled_);  // a report is about the step that went wrong
+    check_divergence(config_, state, engine_.model().layout());
+    launch_.step = running;
   }
 }
 
@@ -290,6 +292,7 @@ void Trainer::report(std::int64_t step, const UpdateState& state) {
   if (const auto window = meter_->close_window(monotonic_seconds())) {
     record.tokens_per_second = window->tokens_per_second;
     record.step_ms = window->step_ms;
+    time_left_.add(window->step_ms);
     record.tflops = window->tflops;
     record.mfu = window->mfu;
   }
@@ -304,10 +307,11 @@ void Trainer::report(std::int64_t step, const UpdateState& state) {
     tensorboard_->append(record);
     tensorboard_->flush();
   }
+  const std::optional<double> seconds_left = time_left_.seconds(total_steps_ - step);
   if (progress_->on())
-    progress_->update(record, monotonic_seconds());
+    progress_->update(record, seconds_left);
   else
-    log_.info(step_line(record, total_steps_));
+    log_.info(step_line(record, total_steps_, seconds_left));
 }
 
 bool Trainer::stop_agreed() {

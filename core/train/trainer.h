@@ -80,6 +80,7 @@ class Trainer {
   std::unique_ptr<TensorBoardWriter> tensorboard_;
   std::unique_ptr<Progress> progress_;
   std::unique_ptr<ThroughputMeter> meter_;
+  TimeLeft time_left_;
   double data_wait_ = 0;  // loader's wait, as of the last record
 };
 

@@ -179,12 +179,15 @@ TEST(Precision, OverflowAtEveryStepEndsTheRun) {
   // 16 -> 8 -> 4 -> 2 -> 1, and the fifth finds the scale at its floor.
   EXPECT_TRUE(mentions(floor.err, {"step 5", tensor, "min_scale"}));
   EXPECT_EQ(count_of(floor.err, "trainer: "), 1) << floor.err;
+  EXPECT_EQ(count_of(floor.err, "step 5"), 1) << floor.err;
   ASSERT_EQ(folder.metrics().size(), 5u);
   for (const nlohmann::json& record : folder.metrics()) EXPECT_EQ(record.at("skipped"), true);
   const Result skips = folder.expect_exit(6, {.sets = {"precision.dtype=bf16", "precision.max_consecutive_skips=7"},
                                               .fault = "site=gradients,action=nan",
                                               .folder = "skips"});
   EXPECT_TRUE(mentions(skips.err, {"step 7", "7 steps in a row", "model.embed_tokens.weight"}));
+  EXPECT_TRUE(mentions(skips.out, {"| norm nan"}));
+  EXPECT_EQ(count_of(skips.out, "-nan"), 0) << skips.out;
 }
 
 }  // namespace

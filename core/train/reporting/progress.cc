@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <vector>
 
@@ -14,16 +15,24 @@
 namespace trainer {
 namespace {
 
-std::vector<std::string> fields(const StepRecord& r) {
-  std::vector<std::string> out{fmt::format("loss {:.4f}", r.loss)};
-  if (r.eval_loss) out.push_back(fmt::format("eval {:.4f}", *r.eval_loss));
+constexpr std::size_t kTimesKept = 15;
+
+/// Whether the processor makes NaN with or without a sign says nothing.
+double without_sign_of_nan(double value) {
+  return std::isnan(value) ? std::fabs(value) : value;
+}
+
+std::vector<std::string> fields(const StepRecord& r, std::optional<double> seconds_left) {
+  std::vector<std::string> out{fmt::format("loss {:.4f}", without_sign_of_nan(r.loss))};
+  if (r.skipped) out.emplace_back("skipped");
+  if (seconds_left) out.push_back("ETA " + format_duration(*seconds_left));
+  if (r.eval_loss) out.push_back(fmt::format("eval {:.4f}", without_sign_of_nan(*r.eval_loss)));
   if (r.tokens_per_second) out.push_back(format_count(*r.tokens_per_second) + " tok/s");
   if (r.mfu) out.push_back(fmt::format("MFU {:.1f}%", 100 * *r.mfu));
   if (r.step_ms) out.push_back(fmt::format("{:.1f} ms", *r.step_ms));
   out.push_back(fmt::format("lr {:.2e}", r.lr));
-  out.push_back(fmt::format("norm {:.3f}", r.grad_norm));
+  out.push_back(fmt::format("norm {:.3f}", without_sign_of_nan(r.grad_norm)));
   if (r.loss_scale) out.push_back(fmt::format("scale {:g}", *r.loss_scale));
-  if (r.skipped) out.insert(out.begin() + 1, "skipped");
   return out;
 }
 
@@ -34,18 +43,30 @@ int columns_of(int file_descriptor) {
 
 }  // namespace
 
-std::string step_line(const StepRecord& record, std::int64_t total_steps) {
+void TimeLeft::add(double step_ms) {
+  if (newest_ms_.size() == kTimesKept) newest_ms_.pop_front();
+  newest_ms_.push_back(step_ms);
+}
+
+std::optional<double> TimeLeft::seconds(std::int64_t steps) const {
+  if (newest_ms_.empty() || steps <= 0) return std::nullopt;
+  std::vector<double> sorted(newest_ms_.begin(), newest_ms_.end());
+  const auto middle = sorted.begin() + std::ssize(sorted) / 2;
+  std::nth_element(sorted.begin(), middle, sorted.end());
+  return 1e-3 * *middle * static_cast<double>(steps);
+}
+
+std::string step_line(const StepRecord& record, std::int64_t total_steps, std::optional<double> seconds_left) {
   std::string line = fmt::format("step {}/{}", record.step, total_steps);
-  for (const std::string& field : fields(record)) line += " | " + field;
+  for (const std::string& field : fields(record, seconds_left)) line += " | " + field;
   return line;
 }
 
-std::string progress_line(const StepRecord& record, std::int64_t total_steps, double eta_seconds, int width) {
+std::string progress_line(const StepRecord& record, std::int64_t total_steps, std::optional<double> seconds_left,
+                          int width) {
   const std::int64_t percent = total_steps > 0 ? 100 * record.step / total_steps : 0;
   std::string line = fmt::format("step {}/{} {:3}%", record.step, total_steps, percent);
-  std::vector<std::string> parts = fields(record);
-  if (eta_seconds >= 0) parts.insert(parts.begin() + 1, "ETA " + format_duration(eta_seconds));
-  for (const std::string& part : parts) {
+  for (const std::string& part : fields(record, seconds_left)) {
     if (line.size() + 3 + part.size() > static_cast<std::size_t>(std::max(width, 0))) break;
     line += " | " + part;
   }
@@ -65,21 +86,16 @@ Terminal find_terminal(int file_descriptor) {
   return terminal;
 }
 
-Progress::Progress(ProgressMode mode, std::FILE* out, std::int64_t completed_steps, std::int64_t total_steps,
-                   double now)
-    : out_(out), first_step_(completed_steps), total_steps_(total_steps), start_(now) {
+Progress::Progress(ProgressMode mode, std::FILE* out, std::int64_t total_steps) : out_(out), total_steps_(total_steps) {
   if (mode == ProgressMode::off) return;
   terminal_ = find_terminal(fileno(out));
   if (mode == ProgressMode::on) terminal_.present = true;
 }
 
-void Progress::update(const StepRecord& record, double now) {
+void Progress::update(const StepRecord& record, std::optional<double> seconds_left) {
   if (!on()) return;
-  const std::int64_t done = record.step - first_step_;
-  const double eta =
-      done > 0 ? (now - start_) / static_cast<double>(done) * static_cast<double>(total_steps_ - record.step) : -1;
   // One column stays free: some terminals wrap when the last one is written.
-  fmt::print(out_, "\r{}\x1b[K", progress_line(record, total_steps_, eta, terminal_.width - 1));
+  fmt::print(out_, "\r{}\x1b[K", progress_line(record, total_steps_, seconds_left, terminal_.width - 1));
   std::fflush(out_);
   drawn_ = true;
 }

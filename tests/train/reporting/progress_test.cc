@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <limits>
 
 #include "tests/train/reporting/temporary_folder.h"
 
@@ -25,12 +26,13 @@ StepRecord record() {
 }
 
 TEST(Progress, StepLineHoldsWhatIsKnown) {
-  EXPECT_EQ(step_line(record(), 400), "step 30/400 | loss 2.2500 | 12.3k tok/s | 81.2 ms | lr 3.00e-04 | norm 0.500");
+  EXPECT_EQ(step_line(record(), 400, 200),
+            "step 30/400 | loss 2.2500 | ETA 3m 20s | 12.3k tok/s | 81.2 ms | lr 3.00e-04 | norm 0.500");
   StepRecord r = record();
   r.skipped = true;
   r.loss_scale = 32768;
   r.eval_loss = 2.5;
-  EXPECT_EQ(step_line(r, 400),
+  EXPECT_EQ(step_line(r, 400, std::nullopt),
             "step 30/400 | loss 2.2500 | skipped | eval 2.5000 | 12.3k tok/s | 81.2 ms | lr 3.00e-04 | norm 0.500 | "
             "scale 32768");
 }
@@ -47,13 +49,38 @@ TEST(Progress, LineFitsTheWidthAndDropsFieldsWhole) {
   EXPECT_EQ(progress_line(record(), 400, 200, 42), "step 30/400   7% | loss 2.2500");
 }
 
+TEST(Progress, NanHasNoSign) {
+  StepRecord r = record();
+  r.loss = r.grad_norm = -std::numeric_limits<double>::quiet_NaN();
+  r.eval_loss = r.loss;
+  EXPECT_EQ(step_line(r, 400, std::nullopt),
+            "step 30/400 | loss nan | eval nan | 12.3k tok/s | 81.2 ms | lr 3.00e-04 | norm nan");
+  r.loss = r.grad_norm = -std::numeric_limits<double>::infinity();
+  r.eval_loss.reset();
+  EXPECT_EQ(step_line(r, 400, std::nullopt),
+            "step 30/400 | loss -inf | 12.3k tok/s | 81.2 ms | lr 3.00e-04 | norm -inf");
+}
+
+TEST(TimeLeft, IsTheMedianOfTheNewestSteps) {
+  TimeLeft left;
+  EXPECT_FALSE(left.seconds(100));
+  left.add(60'000);  // the first step, with what only it has to do
+  EXPECT_EQ(left.seconds(100), 6000);
+  left.add(100);
+  left.add(102);
+  EXPECT_DOUBLE_EQ(left.seconds(100).value(), 10.2);
+  EXPECT_FALSE(left.seconds(0));
+  for (int i = 0; i < 15; ++i) left.add(200);  // older ones are forgotten
+  EXPECT_DOUBLE_EQ(left.seconds(10).value(), 2);
+}
+
 TEST(Progress, IsOffInAFileAndWritesNothing) {
   const TemporaryFolder folder;
   const std::string path = folder / "out";
   std::FILE* out = std::fopen(path.c_str(), "wb");
   ASSERT_NE(out, nullptr);
   {
-    Progress progress(ProgressMode::automatic, out, 0, 400, 0.0);
+    Progress progress(ProgressMode::automatic, out, 400);
     EXPECT_FALSE(progress.on());
     progress.update(record(), 1.0);
   }
@@ -61,14 +88,14 @@ TEST(Progress, IsOffInAFileAndWritesNothing) {
   EXPECT_EQ(read_file(path), "");
 }
 
-TEST(Progress, RewritesOneLineAndEstimatesFromThisProcessOnly) {
+TEST(Progress, RewritesOneLine) {
   const TemporaryFolder folder;
   const std::string path = folder / "out";
   std::FILE* out = std::fopen(path.c_str(), "wb");
   ASSERT_NE(out, nullptr);
   {
-    Progress progress(ProgressMode::on, out, 20, 400, 100.0);  // resumed after step 20
-    progress.update(record(), 110.0);                          // 10 steps in 10 s, 370 s are left
+    Progress progress(ProgressMode::on, out, 400);
+    progress.update(record(), 370);
   }
   std::fclose(out);
   const std::string line = progress_line(record(), 400, 370, 79);
