@@ -147,7 +147,7 @@ void NcclCommunicator::reduce_scatter(const Context& ctx, const Tensor& in, cons
   if (on_host(ctx)) return host_->reduce_scatter(ctx, in, out);
   if (!group_) return alone(ctx, in, out);
   const auto count = static_cast<std::size_t>(enter(out.numel()));
-  PeerCopies* const peers = is_floating(out.dtype) ? peers_for(out.numel(), out) : nullptr;
+  PeerCopies* const peers = PeerCopies::adds(out.dtype) ? peers_for(out.numel(), out) : nullptr;
   group_->queue(ctx, "reduce_scatter", in.bytes(), [&](ncclComm_t comm, cudaStream_t stream) {
     if (peers != nullptr) return peers->reduce_scatter(ctx, *host_, in, out), ncclSuccess;
     return ncclReduceScatter(in.data, out.data, count, element_type(in.dtype), ncclSum, comm, stream);

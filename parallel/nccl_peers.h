@@ -31,6 +31,9 @@ class PeerCopies {
   PeerCopies(const PeerCopies&) = delete;
   PeerCopies& operator=(const PeerCopies&) = delete;
 
+  /// Whether reduce_scatter takes tensors of this type: those of training.
+  static bool adds(Dtype dtype) { return is_floating(dtype) && dtype != Dtype::f64; }
+
   /// As in Communicator. The sums are added in the order of the ranks, in float32 for 16-bit types, and rounded once.
   void all_gather(const Context& ctx, Communicator& host, const Tensor& in, const Tensor& out);
   void reduce_scatter(const Context& ctx, Communicator& host, const Tensor& in, const Tensor& out);

@@ -419,7 +419,7 @@ struct ProfilerConfig {
 struct CommConfig {
   double timeout_seconds = 600;
   bool overlap = true;
-  bool peer_copies = false;
+  bool peer_copies = true;
 
   template <class V>
   void describe(V& v) {
@@ -430,7 +430,9 @@ struct CommConfig {
           "faults.");
     v.key("peer_copies", peer_copies, any_value,
           "Between GPUs of one host, move large tensors with copy engines instead of NCCL's kernels, which take "
-          "multiprocessors from the computation. Takes 256 MiB of GPU memory.");
+          "multiprocessors from the computation. Takes 256 MiB of GPU memory. Where GPUs cannot reach each other's "
+          "memory "
+          "NCCL copies.");
   }
 };
 

@@ -179,9 +179,10 @@ TEST(Plan, CountsTheCommunicators) {
   EXPECT_EQ(reserve_mib("NCCL", 2, 2), 1376 + 2 * 1024) << "world, tp and dp";
   EXPECT_EQ(reserve_mib("NCCL", 8, 1, {"parallelism.zero_group_size=2"}), 1376 + 2 * 1024)
       << "world, zero and its replicas";
-  EXPECT_EQ(reserve_mib("peer copies", 2, 1), 0);
-  EXPECT_EQ(reserve_mib("peer copies", 2, 1, {"comm.peer_copies=true"}), 256);
-  EXPECT_EQ(reserve_mib("peer copies", 2, 2, {"comm.peer_copies=true"}), 512) << "tp and dp";
+  EXPECT_EQ(reserve_mib("peer copies", 1, 1), 0);
+  EXPECT_EQ(reserve_mib("peer copies", 2, 1, {"comm.peer_copies=false"}), 0);
+  EXPECT_EQ(reserve_mib("peer copies", 2, 1), 256);
+  EXPECT_EQ(reserve_mib("peer copies", 2, 2), 512) << "tp and dp";
 }
 
 /// Following the advice for a buffer makes the plan smaller. Returns the number of buffers.
