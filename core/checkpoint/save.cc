@@ -131,17 +131,19 @@ std::string begin_save(const std::string& save_dir, std::int64_t step, Space& sp
   return make_temporary(save_dir, step);
 }
 
-/// Rank 0: removes all but the newest `keep_last` checkpoints that have a sound manifest.
-void prune(const std::string& save_dir, const std::string& just_written, std::int64_t keep_last,
+/// Rank 0: removes all but the newest keep_last checkpoints that have a sound manifest, and the newest good one.
+void prune(const SaveRequest& request, const std::string& save_dir, const std::string& just_written,
            std::vector<std::string>& warnings) {
   struct Kept {
     std::string saved_at, path;
+    bool good;
   };
   std::vector<Kept> checkpoints;
   for (const std::string& path : list_checkpoints(save_dir)) {
     try {
       const std::string manifest = path + "/" + kManifestName;
-      checkpoints.push_back({parse_manifest(read_text(manifest), manifest).saved_at, path});
+      const Manifest found = parse_manifest(read_text(manifest), manifest);
+      checkpoints.push_back({found.saved_at, path, request.is_good && request.is_good(found.state_json)});
     } catch (const Error& error) {
       warnings.push_back(fmt::format("not removed, because it cannot be read: {}", error.what()));
     }
@@ -149,11 +151,11 @@ void prune(const std::string& save_dir, const std::string& just_written, std::in
   std::sort(checkpoints.begin(), checkpoints.end(),
             [](const Kept& a, const Kept& b) { return a.saved_at > b.saved_at; });
   const std::string latest = save_dir + "/" + read_latest(save_dir);
-  for (std::size_t i = static_cast<std::size_t>(keep_last); i < checkpoints.size(); ++i) {
-    const std::string& path = checkpoints[i].path;
-    if (path == just_written || path == latest) continue;
-    remove_checkpoint(path);
-  }
+  const auto newest_good =
+      std::find_if(checkpoints.begin(), checkpoints.end(), [](const Kept& checkpoint) { return checkpoint.good; });
+  auto old = checkpoints.begin() + std::min(request.keep_last, std::ssize(checkpoints));
+  for (; old != checkpoints.end(); ++old)
+    if (old != newest_good && old->path != just_written && old->path != latest) remove_checkpoint(old->path);
 }
 
 /// Rank 0, after the checkpoint has its name: what goes wrong here is a warning, for the checkpoint is complete.
@@ -167,7 +169,7 @@ void finish_save(const SaveRequest& request, const std::string& save_dir, const 
     }
   };
   try_to([&] { set_latest(save_dir, request.step); });
-  if (request.keep_last > 0) try_to([&] { prune(save_dir, path, request.keep_last, warnings); });
+  if (request.keep_last > 0) try_to([&] { prune(request, save_dir, path, warnings); });
 }
 
 }  // namespace

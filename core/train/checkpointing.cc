@@ -151,6 +151,10 @@ RunState run_state_from_json(const std::string& text) {
   }
 }
 
+bool is_after_an_update(const std::string& state_json) {
+  return run_state_from_json(state_json).update.consecutive_skips == 0;
+}
+
 void check_same_data(const RunState& saved, const RunState& now) {
   std::string differences;
   const auto compare = [&](const char* what, std::int64_t then, std::int64_t today) {

@@ -24,6 +24,10 @@ std::string to_json(const RunState& state);
 /// Throws Error(checkpoint) when a field is missing or of another type.
 RunState run_state_from_json(const std::string& text);
 
+/// True for the state of a run whose last step changed the weights. Amid skipped steps a checkpoint holds the weights
+/// from before them, and a loss scale on its way to the floor.
+bool is_after_an_update(const std::string& state_json);
+
 /// Throws Error(config) naming both values when `saved` and `now` would order the samples differently.
 void check_same_data(const RunState& saved, const RunState& now);
 

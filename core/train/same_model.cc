@@ -27,31 +27,51 @@ std::map<std::string, std::string> values_by_path(const std::string& yaml) {
   return values;
 }
 
+bool starts_with(const std::string& text, const char* start) {
+  return text.rfind(start, 0) == 0;
+}
+
+/// Whether other values give other weights, beyond rounding: layouts, recomputation and places do not.
+bool shapes_training(const std::string& key) {
+  static const std::set<std::string> keys = {"train.seq_length",   "train.global_batch_size",
+                                             "train.train_steps",  "train.train_tokens",
+                                             "train.train_epochs", "train.seed",
+                                             "train.z_loss",       "data.train"};
+  const bool in_section = starts_with(key, "model.") || starts_with(key, "optimizer.") ||
+                          starts_with(key, "lr_scheduler.") || starts_with(key, "precision.");
+  return keys.count(key) > 0 || (in_section && key != "optimizer.offload" && key != "precision.max_consecutive_skips");
+}
+
+/// Of the model: what a run may change on purpose, such as dropout and positions for longer sequences.
 bool may_change(const std::string& path) {
   static const std::set<std::string> paths = {"model.hidden_dropout",    "model.attention_dropout",
                                               "model.initializer_range", "model.max_position_embeddings",
                                               "model.rope_theta",        "model.sliding_window"};
-  return paths.count(path) > 0 || path.rfind("model.rope_scaling.", 0) == 0;
+  return paths.count(path) > 0 || starts_with(path, "model.rope_scaling.");
 }
 
 }  // namespace
 
-std::string compare_models(const std::string& saved_yaml, const std::string& yaml) {
+std::vector<ChangedSetting> changed_settings(const std::string& saved_yaml, const std::string& yaml) {
   const std::map<std::string, std::string> saved = values_by_path(saved_yaml);
-  std::string other_model, changed;
-  for (const auto& [path, now] : values_by_path(yaml)) {
-    const auto then = saved.find(path);
-    if (path.rfind("model.", 0) != 0 || then == saved.end() || then->second == now) continue;
-    (may_change(path) ? changed : other_model) +=
-        fmt::format("\n  {}: {} in the checkpoint, {} now", path, then->second, now);
+  std::vector<ChangedSetting> changed;
+  for (const auto& [key, now] : values_by_path(yaml)) {
+    const auto then = saved.find(key);
+    if (shapes_training(key) && then != saved.end() && then->second != now) changed.push_back({key, then->second, now});
   }
+  return changed;
+}
+
+void check_same_model(const std::vector<ChangedSetting>& changed) {
+  std::string other_model;
+  for (const auto& [key, then, now] : changed)
+    if (starts_with(key, "model.") && !may_change(key))
+      other_model += fmt::format("\n  {}: {} in the checkpoint, {} now", key, then, now);
   if (!other_model.empty())
     fail(ExitCode::config,
          "the checkpoint is one of another model:{}\nSet them as they were, or train the new model in a "
-         "train.output_dir "
-         "of its own.",
+         "train.output_dir of its own.",
          other_model);
-  return changed;
 }
 
 std::string value_in(const std::string& yaml, const std::string& path) {

@@ -42,6 +42,16 @@ std::optional<TokenDataset> open_validation(const Config& config, PhaseTimes& st
   return validation;
 }
 
+std::string changes_table(const std::vector<ChangedSetting>& changed) {
+  Table table("Changed since the checkpoint", {"key", "then", "now"});
+  const auto shortened = [](const std::string& value) {  // of a list of files, for example
+    constexpr std::size_t kWidth = 60;
+    return value.size() <= kWidth ? value : value.substr(0, kWidth - 3) + "...";
+  };
+  for (const auto& [key, then, now] : changed) table.row({key, shortened(then), shortened(now)});
+  return table.text();
+}
+
 std::string serialise(const RankRow& row) {
   return fmt::format("{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}", row.rank, row.host, row.pid, row.device, row.tp, row.dp,
                      row.pci, row.numa, row.nvlink);
@@ -177,11 +187,12 @@ void Trainer::load() {
   fault_.at("load");
   const auto found = find_checkpoint(config_.checkpoint.save_dir, config_.checkpoint.load, world,
                                      [this](const std::string& warning) { log_.warn(warning); });
+  std::vector<ChangedSetting> changed;
   if (found) {
     const RunState saved = run_state_from_json(found->manifest.state_json);
     if (!config_.checkpoint.allow_data_change) check_same_data(saved, run_state());
-    const std::string changed = compare_models(found->manifest.config_yaml, resolved_yaml(config_));
-    if (lead() && !changed.empty()) log_.warn(fmt::format("the model is not quite the checkpoint's:{}", changed));
+    changed = changed_settings(found->manifest.config_yaml, resolved_yaml(config_));
+    check_same_model(changed);
     load_pieces(*found, pieces_to_load(engine_), world);
     finish_load(engine_);
     engine_.restore_state(state_to_go_on_with(saved.update, found->manifest.config_yaml));
@@ -198,6 +209,7 @@ void Trainer::load() {
   if (!lead()) return;
   fmt::print("{}\n{}\n", schedule_table(config_, total_steps_, step_, engine_.mesh().dp().size()),
              throughput_note(config_.model, config_.train.seq_length, launch_.peak_tflops));
+  if (!changed.empty()) fmt::print("\n{}\n", changes_table(changed));
   std::fflush(stdout);
   if (found)
     log_.info(fmt::format("resumed from {} after step {}", found->path, step_));
@@ -217,7 +229,8 @@ void Trainer::save() {
                        .versions = launch_.versions,
                        .layout = fmt::format("dp={} tp={} zero={}", engine_.mesh().dp().size(),
                                              engine_.mesh().tp().size(), config_.parallelism.zero_stage),
-                       .keep_last = config_.checkpoint.keep_last},
+                       .keep_last = config_.checkpoint.keep_last,
+                       .is_good = is_after_an_update},
                       engine_.mesh().world(), fault_);
   saved_step_ = step_;
   meter_->resume(monotonic_seconds());
@@ -225,6 +238,11 @@ void Trainer::save() {
   progress_->clear();
   for (const std::string& warning : result.warnings) log_.warn(warning);
   log_.info(fmt::format("saved {} ({}, {:.2f} s)", result.path, format_bytes(result.bytes), result.seconds));
+  if (const std::int64_t skips = engine_.state().consecutive_skips; skips > 0)
+    log_.warn(fmt::format(
+        "its weights are those of step {}: {} steps in a row were skipped. The newest checkpoint from before "
+        "them stays, whatever checkpoint.keep_last says",
+        step_ - skips, skips));
 }
 
 void Trainer::evaluate() {

@@ -267,6 +267,27 @@ TEST(KeepLast, CountsFromTheNewestAndSparesWhatItCannotRead) {
             (std::vector<std::string>{"latest", "step_00000005", "step_00000006", "step_00000020"}));
 }
 
+TEST(KeepLast, NewestGoodOneOutlivesThoseBehindIt) {
+  const TemporaryFolder folder;
+  SelfCommunicator world("world");
+  Model model = Model::small();
+  const auto save = [&](std::int64_t step, const std::string& state) {
+    SaveRequest request = request_for(folder.path(), step, model.whole());
+    request.keep_last = 2;
+    request.state_json = state;
+    request.is_good = [](const std::string& json) { return json == "\"good\""; };
+    EXPECT_TRUE(save_checkpoint(request, world, FaultPlan()).warnings.empty());
+    return names_in(folder.path());
+  };
+  const std::string good = "\"good\"", bad = "\"bad\"";
+  save(1, good);
+  save(2, good);
+  EXPECT_EQ(save(3, bad), (std::vector<std::string>{"latest", "step_00000002", "step_00000003"}));
+  save(4, bad);
+  EXPECT_EQ(save(5, bad), (std::vector<std::string>{"latest", "step_00000002", "step_00000004", "step_00000005"}));
+  EXPECT_EQ(save(6, good), (std::vector<std::string>{"latest", "step_00000005", "step_00000006"}));
+}
+
 TEST(KeepLast, DoesNotRemoveWhenTheSaveFails) {
   const TemporaryFolder folder;
   save_step(folder.path(), 1);

@@ -21,6 +21,23 @@ TEST(Checkpoints, KeepLastAndSaveAtEnd) {
   EXPECT_TRUE(folder.checkpoints("none").empty());
 }
 
+TEST(Checkpoints, AmidSkippedStepsDoNotPushOutTheLastBefore) {
+  const RunFolder folder;
+  std::string fault;
+  for (int step = 7; step <= 12; ++step) fault += fmt::format("step={},site=gradients,action=inf;", step);
+  const std::vector<std::string> sets{"checkpoint.save_interval=2", "checkpoint.keep_last=2"};
+  const auto until = [&](int step) {
+    std::vector<std::string> all = sets;
+    all.push_back(fmt::format("train.train_steps={}", step));
+    return all;
+  };
+  const Result amid = folder.expect_exit(0, {.ranks = 2, .sets = until(12), .fault = fault});
+  EXPECT_EQ(folder.checkpoints(), (std::vector<std::string>{"step_00000006", "step_00000010", "step_00000012"}));
+  EXPECT_TRUE(mentions(amid.out, {"its weights are those of step 6: 4 steps in a row were skipped"}));
+  folder.expect_exit(0, {.ranks = 2, .sets = until(16)});
+  EXPECT_EQ(folder.checkpoints(), (std::vector<std::string>{"step_00000014", "step_00000016"}));
+}
+
 TEST(Checkpoints, OfEveryStepUnderARelativePathAreAllSound) {
   const RunFolder folder;
   folder.expect_exit(

@@ -160,7 +160,20 @@ TEST(Resume, OfAnotherModelIsRefused) {
   EXPECT_TRUE(mentions(refused.err, {"model.num_layers", "2 in the checkpoint", "1 now"}));
   EXPECT_EQ(folder.metrics().size(), 2u);
   const Result told = folder.expect_exit(0, {.sets = {"train.train_steps=3", "model.rope_theta=20000"}});
-  EXPECT_TRUE(mentions(told.out + told.err, {"model.rope_theta", "20000 now"}));
+  EXPECT_TRUE(mentions(told.out, {"Changed since the checkpoint\n", "model.rope_theta   10000  20000\n"}));
+}
+
+TEST(Resume, SaysWhichSettingsHaveChanged) {
+  const RunFolder folder;
+  folder.expect_exit(0, {.sets = {"train.train_steps=2"}});
+  const Result other =
+      folder.expect_exit(0, {.ranks = 2, .sets = {"train.train_steps=3", "optimizer.lr=1e-4", "logging.interval=1"}});
+  EXPECT_TRUE(mentions(other.out, {"Changed since the checkpoint\n"
+                                   "  key                 then     now\n"
+                                   "  optimizer.lr       0.003  0.0001\n"
+                                   "  train.train_steps      2       3\n"}));
+  const Result same = folder.expect_exit(0, {.sets = {"train.train_steps=3", "optimizer.lr=1e-4"}});
+  EXPECT_EQ(count_of(same.out, "Changed since"), 0) << same.out;
 }
 
 TEST(Resume, InHalfPrecisionStartsWithItsOwnLossScale) {

@@ -1,5 +1,6 @@
 #include "core/train/same_model.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "core/config/reader.h"
@@ -30,13 +31,13 @@ TEST(SameModel, FindsValuesByTheirPath) {
 
 TEST(SameModel, AnotherModelIsRefusedWithBothValues) {
   const std::string saved = with([](Config& c) { c.model.num_layers = 4; });
-  EXPECT_EQ(compare_models(saved, saved), "");
+  EXPECT_TRUE(changed_settings(saved, saved).empty());
   const auto refusal = [&](const auto& change) {
     try {
-      compare_models(saved, with([&](Config& c) {
-                       c.model.num_layers = 4;
-                       change(c);
-                     }));
+      check_same_model(changed_settings(saved, with([&](Config& c) {
+                                          c.model.num_layers = 4;
+                                          change(c);
+                                        })));
       return std::string();
     } catch (const Error& e) {
       EXPECT_EQ(e.code(), ExitCode::config);
@@ -50,24 +51,51 @@ TEST(SameModel, AnotherModelIsRefusedWithBothValues) {
             }).find("model.tie_word_embeddings: false in the checkpoint, true now"),
             std::string::npos);
   EXPECT_NE(refusal([](Config& c) { c.model.norm_eps = 1e-6; }).find("model.norm_eps"), std::string::npos);
-  EXPECT_EQ(refusal([](Config& c) { c.optimizer.lr = 1e-5; }), "") << "only the model is compared";
+  EXPECT_EQ(refusal([](Config& c) { c.optimizer.lr = 1e-5; }), "") << "not of the model";
 }
 
 TEST(SameModel, WhatARunMayChangeIsTold) {
   const std::string saved = with([](Config&) {});
-  const std::string told = compare_models(saved, with([](Config& c) {
-                                            c.model.rope_theta = 500000;
-                                            c.model.hidden_dropout = 0.1;
-                                          }));
-  EXPECT_NE(told.find("model.rope_theta: 10000 in the checkpoint, 500000 now"), std::string::npos) << told;
-  EXPECT_NE(told.find("model.hidden_dropout: 0 in the checkpoint, 0.1 now"), std::string::npos) << told;
+  const auto changed = changed_settings(saved, with([](Config& c) {
+                                          c.model.rope_theta = 500000;
+                                          c.model.hidden_dropout = 0.1;
+                                          c.train.train_steps = 40;
+                                          c.optimizer.lr = 1e-5;
+                                          c.precision.loss_scale.growth_interval = 100;
+                                          c.data.train = {"other.h5"};
+                                        }));
+  EXPECT_NO_THROW(check_same_model(changed));
+  std::string told;
+  for (const auto& [key, then, now] : changed) told += fmt::format("{}: {} -> {}\n", key, then, now);
+  EXPECT_EQ(told,
+            "data.train: [] -> [other.h5]\n"
+            "model.hidden_dropout: 0 -> 0.1\n"
+            "model.rope_theta: 10000 -> 500000\n"
+            "optimizer.lr: 0.0003 -> 1.0e-05\n"
+            "precision.loss_scale.growth_interval: 2000 -> 100\n"
+            "train.train_steps: 0 -> 40\n");
+}
+
+TEST(SameModel, WhatChangesNoWeightIsNotTold) {
+  const std::string saved = with([](Config&) {});
+  EXPECT_TRUE(changed_settings(saved, with([](Config& c) {
+                                 c.train.micro_batch_size = 8;
+                                 c.train.output_dir = "elsewhere";
+                                 c.parallelism.tensor_parallel_size = 2;
+                                 c.parallelism.zero_stage = 3;
+                                 c.optimizer.offload = true;
+                                 c.checkpoint.keep_last = 1;
+                                 c.logging.interval = 7;
+                                 c.data.prefetch = 9;
+                               }))
+                  .empty());
 }
 
 TEST(SameModel, KeysOfAnotherVersionAreNotCompared) {
   std::string saved = with([](Config&) {});
   saved.erase(saved.find("  parallel_residual"),
               saved.find('\n', saved.find("  parallel_residual")) + 1 - saved.find("  parallel_residual"));
-  EXPECT_EQ(compare_models(saved, with([](Config& c) { c.model.parallel_residual = true; })), "");
+  EXPECT_TRUE(changed_settings(saved, with([](Config& c) { c.model.parallel_residual = true; })).empty());
 }
 
 }  // namespace
