@@ -26,6 +26,8 @@ using Clock = std::chrono::steady_clock;
 constexpr char kMagic[24] = "trainer rendezvous 1";
 constexpr auto kPause = 100ms;  // between looks at the file or the listener
 constexpr auto kAnswerTime = 5s;
+constexpr auto kFirstNotice = 5s;  // rank 0 says for whom it waits
+constexpr auto kLostNotice = 15s;  // the others say that they have not found it
 
 /// What a rank says first.
 struct Hello {
@@ -113,11 +115,32 @@ std::string text_of(const RendezvousMember& member) {
   return fmt::format("host {} process {}", member.process.host, member.process.pid);
 }
 
+/// "rank 3", "ranks 1, 3, 5-9"
 std::string listed(const std::vector<int>& ranks) {
   std::string text;
-  for (const int rank : ranks) text += fmt::format("{}{}", text.empty() ? "" : ", ", rank);
-  return text;
+  for (std::size_t first = 0, last = 0; first < ranks.size(); first = last + 1) {
+    for (last = first; last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1;) ++last;
+    if (last == first + 1) last = first;  // two are no range
+    text += fmt::format("{}{}", text.empty() ? "" : ", ", ranks[first]);
+    if (last > first) text += fmt::format("-{}", ranks[last]);
+  }
+  return (ranks.size() == 1 ? "rank " : "ranks ") + text;
 }
+
+/// When to say that one waits: soon for the first time, then ever more rarely.
+class Notice {
+ public:
+  explicit Notice(Clock::duration first) : next_(first) {}
+  bool is_due() {
+    if (Clock::now() - start_ < next_) return false;
+    next_ *= 3;
+    return true;
+  }
+
+ private:
+  Clock::time_point start_ = Clock::now();
+  Clock::duration next_;
+};
 
 // ---- The file ----------------------------------------------------------------------------------
 
@@ -207,9 +230,13 @@ class Host {
     publish();
     const Deadline deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(
                                                  std::chrono::duration<double>(options_.timeout_seconds));
+    Notice notice(kFirstNotice);
     try {
       while (!missing().empty()) {
         look_after_those_here(deadline);
+        if (notice.is_due())
+          fmt::print(stderr, "trainer: rank 0 (host {}) waits for {} of {} through '{}', {} s at most\n",
+                     this_process().host, listed(missing()), options_.size, file_.path(), options_.timeout_seconds);
         if (!let_one_in()) std::this_thread::sleep_for(kPause);
       }
     } catch (const Error& e) {
@@ -269,9 +296,8 @@ class Host {
     }
     if (Clock::now() < deadline) return;
     const std::vector<int> ranks = missing();
-    fail(ExitCode::communication, "rank{} {} of {} {} not come within {} s (TRAINER_RENDEZVOUS_TIMEOUT) through '{}'",
-         ranks.size() == 1 ? "" : "s", listed(ranks), options_.size, ranks.size() == 1 ? "has" : "have",
-         options_.timeout_seconds, file_.path());
+    fail(ExitCode::communication, "{} of {} {} not come within {} s (TRAINER_RENDEZVOUS_TIMEOUT) through '{}'",
+         listed(ranks), options_.size, ranks.size() == 1 ? "has" : "have", options_.timeout_seconds, file_.path());
   }
 
   /// False when nobody stands before the door.
@@ -338,11 +364,17 @@ class Guest {
     const Deadline deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(
                                                  std::chrono::duration<double>(options_.timeout_seconds));
     std::string problem = "there is no such file";
+    Deadline lost = Clock::now() + kLostNotice;
     while (!try_once(deadline, problem)) {
       if (Clock::now() >= deadline)
         fail(ExitCode::communication,
              "rank {} of {} (host {}) has not found rank 0 within {} s (TRAINER_RENDEZVOUS_TIMEOUT) through '{}': {}",
              options_.rank, options_.size, this_process().host, options_.timeout_seconds, file_.path(), problem);
+      if (Clock::now() >= lost) {
+        lost = Deadline::max();  // once: all ranks but one may be waiting here
+        fmt::print(stderr, "trainer: rank {} of {} (host {}) looks for rank 0 through '{}': {}\n", options_.rank,
+                   options_.size, this_process().host, file_.path(), problem);
+      }
       std::this_thread::sleep_for(kPause);
     }
   }

@@ -101,6 +101,18 @@ TEST(Rendezvous, NamesTheRanksThatDoNotCome) {
                  {"rank 1 of 2 (host ", "has not found rank 0 within 3 s", "no such file"});
 }
 
+TEST(Rendezvous, SaysForWhomItWaits) {
+  const RunFolder folder;
+  const Environment patient{{"TRAINER_RENDEZVOUS_TIMEOUT", "7"}};
+  const auto rank0 = start_rank(folder, {"0", "8", patient}), rank2 = start_rank(folder, {"2", "8", patient});
+  const Result given_up = rank0->wait();
+  EXPECT_EQ(given_up.exit_code, 7);
+  EXPECT_TRUE(mentions(given_up.err, {"trainer: rank 0 (host ", ") waits for ranks 1, 3-7 of 8 through '",
+                                      "meet/job.rendezvous', 7 s at most", "ranks 1, 3-7 of 8 have not come"}));
+  EXPECT_EQ(count_of(given_up.err, "waits for"), 1) << given_up.err;
+  EXPECT_EQ(count_of(rank2->wait().err, "looks for"), 0) << "it has found rank 0";
+}
+
 TEST(Rendezvous, RefusesARankThatIsStartedTwice) {
   const RunFolder folder;
   auto rank0 = start_rank(folder, {"0", "3"});
@@ -157,7 +169,7 @@ TEST(Rendezvous, IsNotMisledByWhatAnEarlierStartHasLeft) {
   const RunFolder folder;
   {
     const auto killed = start_rank(folder, {"0", "2"});
-    ASSERT_TRUE(wait_until([&] { return !meeting_place_is_empty(folder); }, 10));
+    ASSERT_TRUE(wait_until([&] { return std::filesystem::exists(folder / "meet/job.rendezvous"); }, 10));
     killed->kill_all();
     killed->wait();
   }
