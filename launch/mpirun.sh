@@ -39,10 +39,10 @@ flags=(
 if ((ranks > cores)); then
   flags+=(--oversubscribe --mca mpi_yield_when_idle 1)
 fi
-# Only named variables travel to other nodes.
+# Only named variables travel to other nodes; mpirun itself reads those of Open MPI (OMPI_MCA_...) and hands them on.
 for name in $(compgen -e); do
   case $name in
-    OMP_* | OPENBLAS_* | TRAINER_* | CUDA_* | NCCL_* | LD_LIBRARY_PATH) flags+=(-x "$name") ;;
+    OMP_* | OPENBLAS_* | TRAINER_* | CUDA_* | NCCL_* | UCX_* | LD_LIBRARY_PATH | XDG_CACHE_HOME) flags+=(-x "$name") ;;
   esac
 done
 if [[ $(id -u) -eq 0 ]]; then
@@ -55,7 +55,7 @@ setsid mpirun "${flags[@]}" "$@" < /dev/null &
 job=$!
 asked=false
 stop() {
-  if $asked; then kill -TERM $job; else kill -USR1 $job; fi
+  if $asked; then kill -TERM "$job"; else kill -USR1 "$job"; fi
   asked=true
 }
 trap stop USR1 TERM INT

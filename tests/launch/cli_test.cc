@@ -71,6 +71,34 @@ TEST(CommandLine, TheLauncherSaysWhatIsWrong) {
   }
 }
 
+/// A Slurm job without a Slurm: what the script gives to mpirun, and what it does with the exit code.
+TEST(CommandLine, SlurmScriptHandsTheEnvironmentToTheRanks) {
+  const RunFolder folder;
+  std::filesystem::create_directory(folder / "bin");
+  const auto program = [&](const std::string& name, const std::string& text) {
+    write_file(folder / ("bin/" + name), "#!/bin/bash\n" + text);
+    std::filesystem::permissions(folder / ("bin/" + name), std::filesystem::perms::owner_all);
+  };
+  program("mpirun", "echo \"$@\" > arguments; exit 75\n");
+  program("scontrol", "echo \"$@\" > requeued\n");
+  const Environment environment{{"SLURM_NTASKS", "3"},        {"SLURM_CPUS_PER_TASK", "5"},
+                                {"SLURM_JOB_ID", "17"},       {"TRAINER__OPTIMIZER__LR", "1e-4"},
+                                {"TRAINER_FAULT", ""},        {"NCCL_SOCKET_IFNAME", "eth 0"},
+                                {"OMPI_MCA_btl", "tcp,self"}, {"NOBODYS_BUSINESS", "1"}};
+  Job job(folder.path(),
+          fmt::format("PATH={}/bin:$PATH exec bash {}/launch/slurm/train-mpirun.sbatch a.yaml --set train.seed=2",
+                      folder.path(), TRAINER_SOURCE_DIR),
+          environment);
+  EXPECT_EQ(job.wait().exit_code, 75);
+  EXPECT_EQ(read_file(folder / "requeued"), "requeue 17\n");
+  const std::string arguments = read_file(folder / "arguments");
+  EXPECT_TRUE(
+      mentions(arguments, {"-np 3 ", " -x OMP_NUM_THREADS ", " -x TRAINER__OPTIMIZER__LR ", " -x TRAINER_FAULT ",
+                           " -x NCCL_SOCKET_IFNAME ", " trainer --config a.yaml --set train.seed=2\n"}));
+  EXPECT_EQ(count_of(arguments, "OMPI_"), 0) << "mpirun hands these on by itself";
+  EXPECT_EQ(count_of(arguments, "NOBODYS_BUSINESS") + count_of(arguments, "SLURM_"), 0) << arguments;
+}
+
 TEST(CommandLine, SeveralRanksAnswerOnce) {
   const RunFolder folder;
   const std::string four = fmt::format("{}/launch/mpirun.sh -np 4 {} ", TRAINER_SOURCE_DIR, TRAINER_BINARY);
@@ -100,6 +128,70 @@ TEST(CommandLine, CommandsOfOneProcessRefuseSeveral) {
   EXPECT_EQ(count_of(plan.out, "2 ranks: data parallel 2"), 1) << plan.out;
   const Result keys = Job(folder.path(), two + "config keys comm", {}).wait();
   EXPECT_EQ(count_of(keys.out, "timeout_seconds"), 1) << keys.out;
+}
+
+TEST(CommandLine, OneProcessPrintsTheConfigOfAJobOfMany) {
+  const RunFolder folder;
+  const std::string split = "--config config.yaml --set parallelism.tensor_parallel_size=2 --print-config";
+  const Result two = folder.command(split);
+  EXPECT_EQ(two.exit_code, 0) << two.err;
+  EXPECT_TRUE(mentions(two.out, {"# As for a job of 2 ranks.", "tensor_parallel_size: 2", "data_parallel_size: 1"}));
+  const Result four = folder.command(split + " --ranks 4");
+  EXPECT_EQ(four.exit_code, 0) << four.err;
+  EXPECT_TRUE(mentions(four.out, {"# As for a job of 4 ranks.", "data_parallel_size: 2"}));
+  EXPECT_TRUE(mentions(folder.command("--config config.yaml --print-config").out, {"# As for a job of 1 rank."}));
+  EXPECT_EQ(folder.command("--config config.yaml --ranks 4").exit_code, 2) << "the launcher says how many start";
+}
+
+TEST(CommandLine, TooFewRanksAreToldHowToStart) {
+  const RunFolder folder;
+  for (const char* command : {"", "bench "}) {
+    const Result result =
+        folder.command(std::string(command) + "--config config.yaml --set parallelism.tensor_parallel_size=2");
+    EXPECT_EQ(result.exit_code, 2);
+    EXPECT_TRUE(mentions(result.err, {"tensor_parallel_size 2 needs 2 ranks", "the job has 1 rank;",
+                                      "'mpirun -np 2 trainer ...'", "tensor_parallel_size 1"}));
+  }
+  EXPECT_TRUE(mentions(folder.command("--config config.yaml --set train.device=gpu").err, {"did you mean cuda"}));
+}
+
+TEST(CommandLine, LinksAreTimedWithoutAConfig) {
+  const RunFolder folder;
+  const std::string four = fmt::format("{}/launch/mpirun.sh -np 4 {} ", TRAINER_SOURCE_DIR, TRAINER_BINARY);
+  const Result whole = Job(folder.path(), four + "bench --comm --comm-max-mib 1", {}).wait();
+  EXPECT_EQ(whole.exit_code, 0) << whole.err;
+  EXPECT_EQ(count_of(whole.out, "world "), 9) << "three operations of three sizes\n" << whole.out;
+  const Result split =
+      Job(folder.path(), four + "bench --comm --comm-max-mib 1 --set parallelism.tensor_parallel_size=2", {}).wait();
+  EXPECT_EQ(split.exit_code, 0) << split.err;
+  EXPECT_TRUE(mentions(split.out, {"world ", "tp ", "dp "}));
+  const Result alone = folder.command("bench --comm");
+  EXPECT_EQ(alone.exit_code, 2);
+  EXPECT_TRUE(mentions(alone.err, {"there is one rank", "mpirun -np N trainer bench --comm"}));
+  EXPECT_TRUE(mentions(folder.command("bench").err, {"--config FILE"}));
+}
+
+TEST(CommandLine, PlanSaysWhatFitsAndRuns) {
+  const RunFolder folder;
+  const std::string plan = "plan --config config.yaml --set train.device=auto ";
+  const Result fits = folder.command(plan + "--card A100-40GB");
+  EXPECT_EQ(fits.exit_code, 0) << fits.err;
+  EXPECT_TRUE(mentions(fits.out, {"1 rank: data parallel 1", "a100-40 has 39.4 GiB: fits"}));
+  EXPECT_EQ(count_of(fits.out, "smallest change"), 0) << fits.out;
+  const std::string large = plan +
+                            "--set model.hidden_size=2048 --set model.head_dim=64 --set model.num_layers=16 "
+                            "--set model.intermediate_size=8192 ";
+  const Result change = folder.command(large + "--card 10");
+  EXPECT_EQ(change.exit_code, 5) << change.out;
+  EXPECT_TRUE(mentions(change.out, {"the card has 10.0 GiB: does not fit", "smallest change that fits: --set "}));
+  const Result nothing = folder.command(large + "--card 1");
+  EXPECT_EQ(nothing.exit_code, 5) << nothing.out;
+  EXPECT_TRUE(mentions(nothing.out, {"nothing fits on these ranks: the least is ", "take more ranks"}));
+  const Result volta = folder.command(plan + "--set precision.dtype=bf16 --card v100-32");
+  EXPECT_EQ(volta.exit_code, 2) << volta.out;
+  EXPECT_EQ(count_of(volta.out, "attention workspace"), 0) << volta.out;
+  EXPECT_TRUE(mentions(volta.out, {"train.attention: auto is builtin there", "--set precision.dtype=fp16"}));
+  EXPECT_TRUE(mentions(volta.err, {"precision.dtype: bf16 needs compute capability 8.0", "right would be fp16"}));
 }
 
 TEST(CommandLine, WrongEnvironmentIsRefused) {
@@ -192,7 +284,7 @@ TEST(Faults, OfRanksThatDiffer) {
   write_shard(folder / "elsewhere/train.h5", learnable_tokens(200 * 16 + 1, 32), 64);  // as many tokens, other ones
   const Result data = with_another_rank_1(folder, elsewhere);
   EXPECT_EQ(data.exit_code, 3);
-  EXPECT_TRUE(mentions(data.err, {"data.train: rank 1 sees other data than rank 0: 3201 tokens in 1 files"}));
+  EXPECT_TRUE(mentions(data.err, {"data.train: rank 1 sees other data than rank 0: 3201 tokens in 1 file, "}));
 
   std::filesystem::copy_file(folder / "train.h5", folder / "elsewhere/train.h5",
                              std::filesystem::copy_options::overwrite_existing);
