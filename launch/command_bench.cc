@@ -5,6 +5,7 @@
 
 #include "core/runtime/fault.h"
 #include "core/train/bench.h"
+#include "core/train/cards.h"
 #include "core/train/comm_bench.h"
 #include "core/train/reporting/tables.h"
 #include "core/train/reporting/throughput.h"
@@ -22,10 +23,22 @@ void write_line(const std::string& path, const std::string& line) {
   if (!file.flush()) fail(ExitCode::other, "cannot write to '{}'", path);
 }
 
+/// The links do not depend on the model: where no file describes one, another stands in, which any tensor-parallel size
+/// of --set splits.
+ConfigOptions with_any_model(const ConfigOptions& options, int ranks) {
+  if (!options.files.empty()) return options;
+  ConfigOptions all{
+      {},
+      {"model.hidden_size=2", "model.num_layers=1", "model.num_attention_heads=322560", "model.head_dim=2",
+       "model.intermediate_size=322560", "model.vocab_size=1", "train.seq_length=1", "train.train_steps=1",
+       "precision.dtype=float32", fmt::format("train.global_batch_size={}", ranks)}};
+  all.sets.insert(all.sets.end(), options.sets.begin(), options.sets.end());
+  return all;
+}
+
 ExitCode bench_comm(const BenchCommandOptions& options, const Config& config, const Context& ctx, bool lead,
                     std::unique_ptr<Communicator> world) {
   const Mesh mesh(std::move(world), mesh_shape(config));
-  if (mesh.world().size() == 1) fail(ExitCode::config, "bench --comm needs several ranks: start it with mpirun");
   const auto times = run_comm_bench(ctx, mesh, options.comm_max_mib << 20);
   if (!lead) return ExitCode::ok;
   fmt::print("{}", comm_report(times));
@@ -36,9 +49,15 @@ ExitCode bench_comm(const BenchCommandOptions& options, const Config& config, co
 }  // namespace
 
 ExitCode command_bench(const BenchCommandOptions& options, Bootstrap& bootstrap) {
+  if (options.comm && bootstrap.size() == 1)
+    fail(ExitCode::config,
+         "bench --comm times the links between ranks, and there is one rank; right would be 'mpirun -np N trainer "
+         "bench --comm ...' with N of 2 or more");
   const FaultPlan no_fault;
-  const Config config = shared_config(options.config, bootstrap, *bootstrap.world({}), DataUse::none);
+  const ConfigOptions sources = options.comm ? with_any_model(options.config, bootstrap.size()) : options.config;
+  const Config config = shared_config(sources, bootstrap, *bootstrap.world({}), DataUse::none);
   const RankDevice rank_device(config.train.device, bootstrap.local_rank(), bootstrap.local_size());
+  check_card(config, rank_device.card(), rank_device.properties().sm);
   Context ctx = rank_device.context();
   ctx.deterministic = config.train.deterministic;
   ctx.attention = config.train.attention;

@@ -1,17 +1,15 @@
 #include "core/config/document.h"
-#include "core/config/reader.h"
-#include "core/config/resolve.h"
+#include "core/runtime/counted.h"
 #include "launch/commands.h"
+#include "launch/read_config.h"
 
 namespace trainer {
 
-ExitCode command_print_config(const ConfigOptions& options, int world_size) {
+ExitCode command_print_config(const ConfigOptions& options, int ranks) {
+  if (ranks == 0) ranks = ranks_asked_for(options, DataUse::train);
   ConfigOrigins origins;
-  Config config = read_config(
-      {.files = options.files, .sets = options.sets, .environment = config_environment(), .world_size = world_size},
-      &origins);
-  resolve_defaults(config, world_size);
-  fmt::print("{}", resolved_yaml_with_origins(config, origins));
+  const Config config = resolved_config(options, ranks, DataUse::train, &origins);
+  fmt::print("# As for a job of {}.\n{}", counted(ranks, "rank"), resolved_yaml_with_origins(config, origins));
   return ExitCode::ok;
 }
 

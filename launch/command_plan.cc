@@ -1,8 +1,11 @@
-#include <algorithm>
-#include <utility>
+#include <cstdio>
 
+#include "core/config/resolve.h"
+#include "core/runtime/counted.h"
+#include "core/train/cards.h"
 #include "core/train/engine_parts.h"
 #include "core/train/plan.h"
+#include "core/train/plan_changes.h"
 #include "core/train/reporting/tables.h"
 #include "launch/commands.h"
 #include "launch/read_config.h"
@@ -10,50 +13,53 @@
 namespace trainer {
 namespace {
 
-/// Ranks that the sizes of the configuration ask for; an automatic data-parallel size counts as one.
-int ranks_of(const ConfigOptions& options) {
-  const ParallelismConfig sizes = resolved_config(options, /*world_size=*/0, DataUse::none).parallelism;
-  return static_cast<int>(sizes.tensor_parallel_size * std::max<std::int64_t>(1, sizes.data_parallel_size));
+/// What to change, as a line for the user to copy.
+std::string advice(const PlanChange& change, const Card& card) {
+  std::string sets;
+  for (const std::string& set : change.sets) sets += " --set " + set;
+  const std::string host =
+      change.host_bytes > 0 ? fmt::format("; {} of the host's memory a rank", format_bytes(change.host_bytes)) : "";
+  if (change.fits)
+    return fmt::format("smallest change that fits:{} ({}, {} are left{})", sets, format_bytes(change.bytes),
+                       format_bytes(card.bytes - change.bytes), host);
+  return fmt::format("nothing fits on these ranks: the least is {}, with{}{}; take more ranks or larger cards",
+                     format_bytes(change.bytes), sets.empty() ? " the configuration as it is" : sets, host);
 }
 
-/// The rank with the most memory.
-struct Fullest {
-  int rank = 0;
-  MemoryEstimate estimate;
-  bool all_equal = true;
-};
-Fullest fullest_rank(const Config& config, int ranks) {
-  Fullest fullest{0, plan_memory(config, 0)};
-  for (int rank = 1; rank < ranks; ++rank) {
-    MemoryEstimate estimate = plan_memory(config, rank);
-    const std::int64_t more = estimate.total_bytes() - fullest.estimate.total_bytes();
-    fullest.all_equal = fullest.all_equal && more == 0;
-    if (more > 0) fullest = {rank, std::move(estimate), false};
-  }
-  return fullest;
+/// Whether the job runs on the card, and what would.
+ExitCode judge(const Config& given, const Config& config, int ranks, std::int64_t needed, const Card& card) {
+  const std::int64_t left = card.bytes - needed;
+  const bool runs = card_faults(config, card.name, card.sm).empty();
+  fmt::print("\n{} has {}: {}\n", card.name, format_bytes(card.bytes),
+             left >= 0 ? fmt::format("fits, {} are left", format_bytes(left))
+                       : fmt::format("does not fit, {} are missing", format_bytes(-left)));
+  if (!has_cudnn_attention(card.sm) && config.train.attention == AttentionChoice::automatic)
+    fmt::print("train.attention: auto is builtin there: cuDNN's begins with compute capability 8.0\n");
+  if (left < 0 || !runs) fmt::print("{}\n", advice(cheapest_change(given, ranks, card), card));
+  std::fflush(stdout);
+  check_card(config, card.name, card.sm);
+  return left >= 0 ? ExitCode::ok : ExitCode::memory;
 }
 
 }  // namespace
 
 ExitCode command_plan(const PlanOptions& options) {
-  const int ranks = options.ranks > 0 ? options.ranks : ranks_of(options.config);
-  const Config config = resolved_config(options.config, ranks, DataUse::none);
-  const Fullest fullest = fullest_rank(config, ranks);
+  const Card card = options.card.empty() ? Card{} : find_card(options.card);
+  const int ranks = options.ranks > 0 ? options.ranks : ranks_asked_for(options.config, DataUse::none);
+  const Config given = given_config(options.config, ranks, DataUse::none);
+  Config config = given;
+  resolve_defaults(config, ranks);
+  const FullestRank fullest = fullest_rank(config, card.sm);
   const MemoryEstimate& estimate = fullest.estimate;
   const MeshShape shape = mesh_shape(config);
-  fmt::print("{} rank{}: data parallel {} x tensor parallel {}, ZeRO over {}; {}\n\n{}\n{}", ranks,
-             ranks == 1 ? "" : "s", shape.dp, shape.tp, shape.zero,
+  fmt::print("{}: data parallel {} x tensor parallel {}, ZeRO over {}; {}\n\n{}\n{}", counted(ranks, "rank"), shape.dp,
+             shape.tp, shape.zero,
              fullest.all_equal ? "all need the same" : fmt::format("rank {} needs the most", fullest.rank),
              memory_table(estimate), largest_table(config, estimate));
   const std::string host = host_memory_note(estimate, ranks, host_ram_bytes());
   if (!host.empty()) fmt::print("\n{}\n", host);
   if (options.card.empty()) return ExitCode::ok;
-  const std::int64_t capacity = card_bytes(options.card);
-  const std::int64_t left = capacity - estimate.total_bytes();
-  fmt::print("\n{} has {}: {}\n", options.card, format_bytes(capacity),
-             left >= 0 ? fmt::format("fits, {} are left", format_bytes(left))
-                       : fmt::format("does not fit, {} are missing", format_bytes(-left)));
-  return left >= 0 ? ExitCode::ok : ExitCode::memory;
+  return judge(given, config, ranks, estimate.total_bytes(), card);
 }
 
 }  // namespace trainer

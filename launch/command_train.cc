@@ -5,6 +5,7 @@
 
 #include "core/runtime/log.h"
 #include "core/runtime/phase_times.h"
+#include "core/train/cards.h"
 #include "core/train/stop_signal.h"
 #include "core/train/trainer.h"
 #include "launch/bootstrap.h"
@@ -25,6 +26,7 @@ ExitCode command_train(const ConfigOptions& options, Bootstrap& bootstrap) {
 
   Log log(/*console=*/bootstrap.rank() == 0);
   const RankDevice device(config.train.device, bootstrap.local_rank(), bootstrap.local_size());
+  check_card(config, device.card(), device.properties().sm);
   Context ctx = device.context();
   ctx.deterministic = config.train.deterministic;
   ctx.attention = config.train.attention;

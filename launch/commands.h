@@ -37,9 +37,11 @@ struct DataCheckOptions {
 
 /// `trainer [train]`: trains, on all ranks of the job.
 ExitCode command_train(const ConfigOptions& options, Bootstrap& bootstrap);
-/// `trainer --print-config`: the resolved configuration with the origin of each value.
-ExitCode command_print_config(const ConfigOptions& options, int world_size);
-/// `trainer plan`: the memory of a rank; memory when it does not fit the card that was named.
+/// `trainer --print-config`: the resolved configuration with the origin of each value, as for a job of so many ranks;
+/// 0: as many as the configuration's parallel sizes need.
+ExitCode command_print_config(const ConfigOptions& options, int ranks);
+/// `trainer plan`: the memory of a rank; exit code memory when it does not fit the card that was named, config when it
+/// cannot run there.
 ExitCode command_plan(const PlanOptions& options);
 /// `trainer bench`: speed on random tokens, on all ranks of the job.
 ExitCode command_bench(const BenchCommandOptions& options, Bootstrap& bootstrap);

@@ -48,6 +48,7 @@ struct CommandLine {
   CLI::App app{kIntroduction, "trainer"};
   ConfigOptions config;
   bool print_config = false;
+  int print_ranks = 0;  // 0: not given
   std::string config_what, config_section, checkpoint_what, checkpoint_path;
   PrepareOptions prepare;
   DataCheckOptions data_check;
@@ -101,7 +102,11 @@ struct CommandLine {
 
   void add_config_options(CLI::App& command) {
     add_sources(command, config);
-    command.add_flag("--print-config", print_config, "Print the resolved configuration and stop");
+    CLI::Option* print = command.add_flag("--print-config", print_config, "Print the resolved configuration and stop");
+    command
+        .add_option("--ranks", print_ranks, "As for a job of so many ranks; default: what the parallel sizes ask for")
+        ->check(CLI::Range(1, 1 << 20))
+        ->needs(print);
   }
 
   void add_plan() {
@@ -110,7 +115,7 @@ struct CommandLine {
     plan->add_option("--ranks", plan_options.ranks, "Ranks of the job; default: what the parallel sizes ask for")
         ->check(CLI::Range(1, 1 << 20));
     plan->add_option("--card", plan_options.card,
-                     "Exit code 5 unless it fits: h200, h100, a100-80, v100-32 ..., or GiB");
+                     "Exit code 5 unless it fits, and what would; b200, h200, h100, a100-80, v100-32 ..., or GiB");
   }
 
   void add_bench() {
@@ -127,7 +132,8 @@ struct CommandLine {
         ->capture_default_str()
         ->check(CLI::NonNegativeNumber);
     bench->add_flag("--comm", bench_options.comm,
-                    "Instead of steps: all-reduce, all-gather and reduce-scatter over the groups of the job");
+                    "Instead of steps: all-reduce, all-gather and reduce-scatter over the groups of the job; without "
+                    "--config over all ranks");
     bench->add_option("--comm-max-mib", bench_options.comm_max_mib, "Largest size of --comm")
         ->capture_default_str()
         ->check(CLI::Range(1, 1 << 16));
@@ -137,6 +143,11 @@ struct CommandLine {
   static void add_sources(CLI::App& command, ConfigOptions& options) {
     command.add_option("--config", options.files, "YAML file; several are merged, later ones win");
     command.add_option("--set", options.sets, "section.key=value; wins over files and TRAINER__SECTION__KEY variables");
+  }
+
+  static void check_given(const ConfigOptions& options) {
+    if (options.files.empty() && options.sets.empty())
+      fail(ExitCode::config, "nothing to do: give --config FILE (see trainer --help)");
   }
 
   /// Ranks that do different things wait for each other for long.
@@ -151,6 +162,8 @@ struct CommandLine {
 
   ExitCode run(Bootstrap& bootstrap) {
     check_same_command(bootstrap);
+    if (*plan) check_given(plan_options.config);
+    if (*bench && !bench_options.comm) check_given(bench_options.config);
     if (*bench) return command_bench(bench_options, bootstrap);
     if (*plan || *config_command) {
       if (bootstrap.rank() != 0) return ExitCode::ok;
@@ -163,11 +176,11 @@ struct CommandLine {
     if (*data_prepare) return command_data_prepare(prepare);
     if (*data_check_command) return command_data_check(data_check);
     if (*checkpoint) return command_checkpoint(checkpoint_what, checkpoint_path);
-    if (config.files.empty() && config.sets.empty())
-      fail(ExitCode::config, "nothing to do: give --config FILE (see trainer --help)");
+    check_given(config);
     if (print_config) {
       if (bootstrap.rank() != 0) return ExitCode::ok;
-      return command_print_config(config, bootstrap.size());
+      const int started = bootstrap.size() > 1 ? bootstrap.size() : 0;
+      return command_print_config(config, print_ranks > 0 ? print_ranks : started);
     }
     return command_train(config, bootstrap);
   }

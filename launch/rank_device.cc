@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "core/runtime/check.h"
+#include "core/runtime/counted.h"
 #include "parallel/job_ranks.h"
 
 namespace trainer {
@@ -14,7 +15,7 @@ namespace {
 std::string cpu_description() {
   const char* text = std::getenv("OMP_NUM_THREADS");  // NOLINT(concurrency-mt-unsafe): no thread changes it
   const long threads = text != nullptr ? std::atol(text) : sysconf(_SC_NPROCESSORS_ONLN);
-  return fmt::format("cpu ({} thread{})", threads, threads == 1 ? "" : "s");
+  return fmt::format("cpu ({})", counted(threads, "thread"));
 }
 
 bool may_share_cards() {
@@ -36,14 +37,13 @@ int card_of(int local_rank, int local_size, int cards) {
   if (local_size <= cards) return local_rank;
   if (may_share_cards()) {
     if (local_rank == 0)
-      fmt::print(stderr, "trainer: TRAINER_SHARE_DEVICE: {} ranks share {} card{}: slow, for tests only\n", local_size,
-                 cards, cards == 1 ? "" : "s");
+      fmt::print(stderr, "trainer: TRAINER_SHARE_DEVICE: {} ranks share {}: slow, for tests only\n", local_size,
+                 counted(cards, "card"));
     pretend_own_host(local_rank);
     return local_rank % cards;
   }
-  fail(ExitCode::config,
-       "{} ranks on this host, but only {} CUDA card{} visible; start {} rank{} a host, or set train.device: cpu",
-       local_size, cards, cards == 1 ? " is" : "s are", cards, cards == 1 ? "" : "s");
+  fail(ExitCode::config, "{} ranks on this host, but only {} visible; start {} a host, or set train.device: cpu",
+       local_size, cards == 1 ? "1 CUDA card is" : fmt::format("{} CUDA cards are", cards), counted(cards, "rank"));
 }
 
 }  // namespace

@@ -1,18 +1,28 @@
 #include "launch/read_config.h"
 
-#include "core/config/reader.h"
+#include <algorithm>
+
 #include "core/config/resolve.h"
 #include "parallel/host_exchange.h"
 
 namespace trainer {
 
-Config resolved_config(const ConfigOptions& options, int world_size, DataUse data) {
+Config given_config(const ConfigOptions& options, int world_size, DataUse data, ConfigOrigins* origins) {
   std::vector<std::string> sets = options.sets;
   if (data == DataUse::none) sets.insert(sets.end(), {"data.train=[none]", "data.validation=[]", "eval.interval=0"});
-  Config config = read_config(
-      {.files = options.files, .sets = sets, .environment = config_environment(), .world_size = world_size});
+  return read_config(
+      {.files = options.files, .sets = sets, .environment = config_environment(), .world_size = world_size}, origins);
+}
+
+Config resolved_config(const ConfigOptions& options, int world_size, DataUse data, ConfigOrigins* origins) {
+  Config config = given_config(options, world_size, data, origins);
   resolve_defaults(config, world_size);
   return config;
+}
+
+int ranks_asked_for(const ConfigOptions& options, DataUse data) {
+  const ParallelismConfig sizes = given_config(options, /*world_size=*/0, data).parallelism;
+  return static_cast<int>(sizes.tensor_parallel_size * std::max<std::int64_t>(1, sizes.data_parallel_size));
 }
 
 Config shared_config(const ConfigOptions& options, const Bootstrap& bootstrap, Communicator& world, DataUse data) {

@@ -203,21 +203,22 @@ class Checker {
     const Keys keys = {"parallelism.tensor_parallel_size", "parallelism.data_parallel_size"};
     const std::string job = fmt::format("and the job has {}; right would be", counted(world_size_, "rank"));
     if (world_size_ > 0 && dp == 0 && world_size_ % tp != 0) {
-      fault(keys, "tensor_parallel_size {} needs {} or a multiple of that, {} '{}', or tensor_parallel_size {}", tp,
+      fault(keys, "tensor_parallel_size {} needs {} or a multiple of that, {} {}, or tensor_parallel_size {}", tp,
             counted(tp, "rank"), job, start_of(std::max(tp, world_size_ / tp * tp)),
             nearest_valid(tp, world_size_, [&](std::int64_t n) { return splits(n); }));
     }
     if (world_size_ > 0 && dp != 0 && tp * dp != world_size_) {
-      fault({keys[1], keys[0]}, "tensor_parallel_size {} x data_parallel_size {} needs {}, {} '{}'{}", tp, dp,
+      fault({keys[1], keys[0]}, "tensor_parallel_size {} x data_parallel_size {} needs {}, {} {}{}", tp, dp,
             counted(tp * dp, "rank"), job, start_of(tp * dp),
             world_size_ % tp == 0 ? ", or data_parallel_size 0 to follow the job" : "");
     }
     zero_group();
   }
 
-  /// The command that starts a job of so many ranks.
+  /// So many ranks, and what starts them.
   static std::string start_of(std::int64_t ranks) {
-    return ranks == 1 ? "trainer ..." : fmt::format("mpirun -np {} trainer ...", ranks);
+    const std::string launcher = ranks == 1 ? "" : fmt::format("mpirun -np {} ", ranks);
+    return fmt::format("{} ('{}trainer ...')", counted(ranks, "rank"), launcher);
   }
 
   /// The data-parallel size; 0: not known, or the ranks do not divide.

@@ -25,17 +25,18 @@ std::string clock_text(const std::optional<ClockSample>& clocks) {
   return clocks ? fmt::format("{:.0f} MHz, {:.0f} W", clocks->sm_mhz, clocks->watts) : std::string("n/a");
 }
 
-/// TFLOP/s of products, GB/s of everything else.
+/// FLOP/s of products, bytes a second of everything else.
 std::string rate_text(const OpTotal& op) {
-  if (op.cost.flops > 0) return fmt::format("{:.0f} TFLOP/s", op.cost.flops * op.calls / (1e9 * op.ms));
-  return fmt::format("{:.0f} GB/s", static_cast<double>(op.cost.bytes) * op.calls / (1e6 * op.ms));
+  const double calls_per_second = 1e3 * op.calls / op.ms;
+  if (op.cost.flops > 0) return format_flops(op.cost.flops * calls_per_second);
+  return format_rate(static_cast<double>(op.cost.bytes) * calls_per_second);
 }
 
 std::string speed_table(const BenchResult& r) {
   Table table("Speed");
   table.row({"step", fmt::format("{:.2f} ms median, {:.2f} ms least of {}", r.median_ms, r.min_ms, r.step_ms.size())});
   table.row({"tokens/s", fmt::format("{:.0f}", r.tokens_per_second)});
-  table.row({"model TFLOP/s a device", fmt::format("{:.1f}", r.tflops)});
+  table.row({"model FLOP/s a device", format_flops(1e12 * r.tflops)});
   table.row({"MFU", mfu_text(r.mfu)});
   if (r.alone_ms)
     table.row({"exposed communication",

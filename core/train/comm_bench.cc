@@ -77,7 +77,7 @@ std::string comm_report(const std::vector<CommTime>& times) {
   Table table("Communication", {"group", "ranks", "operation", "bytes", "ms", "algbw GB/s", "busbw GB/s"});
   for (const CommTime& t : times)
     table.row({t.group, std::to_string(t.ranks), t.operation, format_bytes(t.bytes), fmt::format("{:.3f}", t.ms),
-               fmt::format("{:.1f}", t.algorithm_rate()), fmt::format("{:.1f}", t.bus_rate())});
+               format_digits(t.algorithm_rate()), format_digits(t.bus_rate())});
   return table.text();
 }
 

@@ -48,9 +48,11 @@ Engine::Engine(const Config& config, Context ctx, std::unique_ptr<Communicator> 
       reported_{Reported{allocate_pinned(ctx.device, sizeof(UpdateState), "update state"), Event(ctx.device)},
                 Reported{allocate_pinned(ctx.device, sizeof(UpdateState), "update state"), Event(ctx.device)}},
       staging_{Staging{nullptr, Event(ctx.device)}, Staging{nullptr, Event(ctx.device)}} {
-  estimate_ = plan_memory(config_, mesh_, ctx_.device.kind);
-  if (ctx_.device.kind == DeviceKind::cuda) {
+  if (ctx_.device.kind == DeviceKind::cpu) {
+    estimate_ = plan_memory(config_, mesh_, DeviceKind::cpu);
+  } else {
     const DeviceProperties card = device_properties(ctx_.device);
+    estimate_ = plan_memory(config_, mesh_, DeviceKind::cuda, card.sm);
     check_fits(config_, estimate_, mesh_.world().rank(), card.free_bytes, card.total_bytes - card.free_bytes);
   }
   if (config_.optimizer.offload) check_host_fits(estimate_, ranks_on_this_host(mesh_.world()), host_ram_bytes());

@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstdlib>
 #include <fstream>
@@ -11,6 +10,8 @@
 #include <utility>
 
 #include "core/runtime/check.h"
+#include "core/runtime/counted.h"
+#include "core/train/cards.h"
 #include "core/train/engine_parts.h"
 #include "core/train/reporting/tables.h"
 #include "parallel/plan_communicator.h"
@@ -44,8 +45,10 @@ int communicators(const Mesh& mesh) {
 /// What cuDNN's fused backward pass keeps: dQ in float32 while its parts are added, or, where the order of addition is
 /// fixed, the gradient of all scores of all heads in 16 bits; a float32 sum for each row; and, where query heads share
 /// key/value heads, dK and dV of every query head in 16 bits. As measured with cuDNN 9 on an H200.
-std::int64_t attention_scratch(const Config& config, const ModelShape& shape) {
-  if (dtype_size(shape.dtype) != 2) return 0;
+std::int64_t attention_scratch(const Config& config, const ModelShape& shape, int sm) {
+  const bool served = has_cudnn_attention(sm) && config.train.attention != AttentionChoice::builtin &&
+                      config.model.attention_dropout == 0 && shape.head_dim % 8 == 0 && shape.head_dim <= 128;
+  if (!served || dtype_size(shape.dtype) != 2) return 0;
   constexpr std::int64_t kTile = 64;
   const std::int64_t length = (shape.seq_length + kTile - 1) / kTile * kTile;
   const std::int64_t head_elements = shape.tokens * shape.heads * shape.head_dim;
@@ -55,11 +58,11 @@ std::int64_t attention_scratch(const Config& config, const ModelShape& shape) {
   return parts + shape.tokens * shape.heads * dtype_size(Dtype::f32) + shared;
 }
 
-std::vector<MemoryReserve> gpu_reserves(const Config& config, const Mesh& mesh, const ModelShape& shape) {
+std::vector<MemoryReserve> gpu_reserves(const Config& config, const Mesh& mesh, const ModelShape& shape, int sm) {
   std::vector<MemoryReserve> reserves = {{"CUDA context", kCudaContext, true},
                                          {"kernel workspace", DeviceContext::kDefaultWorkspace, true}};
-  if (config.train.attention != AttentionChoice::builtin)
-    reserves.push_back({"attention workspace", attention_scratch(config, shape), false});
+  if (const std::int64_t bytes = attention_scratch(config, shape, sm); bytes > 0)
+    reserves.push_back({"attention workspace", bytes, false});
   if (const int count = communicators(mesh); count > 0) {
     reserves.push_back({"NCCL", kFirstCommunicator + (count - 1) * kFurtherCommunicator, true});
     // Beside other groups, that of all ranks carries single numbers only.
@@ -71,60 +74,6 @@ std::vector<MemoryReserve> gpu_reserves(const Config& config, const Mesh& mesh, 
 DeviceKind planned_device(const Config& config) {
   const bool cpu = config.train.device == DeviceChoice::cpu || config.precision.dtype == Precision::float64;
   return cpu ? DeviceKind::cpu : DeviceKind::cuda;
-}
-
-std::string less_samples(const Config& config) {
-  return fmt::format("train.micro_batch_size: {} (more micro-batches a step, the same result)",
-                     std::max<std::int64_t>(1, config.train.micro_batch_size / 2));
-}
-
-std::string split_model(const Config& config) {
-  return fmt::format("parallelism.tensor_parallel_size: {} (a part of each matrix on each rank)",
-                     2 * config.parallelism.tensor_parallel_size);
-}
-
-/// `what_else` where ZeRO cannot split it, or already does.
-std::string shard_over_dp(const Config& config, int stage, const std::string& what_else) {
-  const ParallelismConfig& parallel = config.parallelism;
-  if (parallel.data_parallel_size == 1 || parallel.zero_stage >= stage) return what_else;
-  return fmt::format("parallelism.zero_stage: {} (a {}th on each data-parallel rank)", stage,
-                     parallel.data_parallel_size);
-}
-
-std::string shrink_optimizer_state(const Config& config, bool moments) {
-  const bool wide =
-      config.optimizer.moments_dtype != MomentsDtype::bf16 && config.precision.dtype != Precision::float64;
-  const bool alone = config.parallelism.tensor_parallel_size * config.parallelism.data_parallel_size == 1;
-  const std::string narrow = "optimizer.moments_dtype: bf16 (half the bytes, rounded stochastically)";
-  const std::string away = "optimizer.offload: true (in the host's memory; each update brings it and takes it back)";
-  return shard_over_dp(config, 1, moments && wide ? narrow : alone ? away : split_model(config));
-}
-
-std::string shrink_communication(const Config& config, const std::string& name) {
-  if (name == "gradients on the wire")
-    return "precision.grad_reduce_dtype: float32 (gradients are reduced where they are)";
-  return split_model(config);
-}
-
-std::string shrink_activations(const Config& config, const std::string& name) {
-  const RecomputeMode mode = config.activation_checkpointing.mode;
-  constexpr std::array<std::string_view, 3> kCheap = {"norm output", "mlp activated", "normed q and k"};
-  const bool kept = name == "mlp activated" && config.model.activation == Activation::gelu_tanh;  // core/model/mlp.h
-  const bool cheap = !kept && std::find(kCheap.begin(), kCheap.end(), name) != kCheap.end();
-  if (mode == RecomputeMode::none && cheap)
-    return "activation_checkpointing.mode: selective (computed again without a matrix product)";
-  if (config.train.micro_batch_size > 1) return less_samples(config);
-  if (mode != RecomputeMode::full) return "activation_checkpointing.mode: full (about a third more compute)";
-  if (config.parallelism.tensor_parallel_size > 1 && !config.parallelism.sequence_parallel)
-    return "parallelism.sequence_parallel: true (a part of the tokens on each rank)";
-  return split_model(config);
-}
-
-std::string shrink_workspace(const Config& config) {
-  if (config.train.micro_batch_size > 1) return less_samples(config);
-  if (config.parallelism.tensor_parallel_size > 1 && !config.parallelism.sequence_parallel)
-    return "parallelism.sequence_parallel: true (a part of the tokens on each rank)";
-  return fmt::format("train.seq_length: {}", std::max<std::int64_t>(1, config.train.seq_length / 2));
 }
 
 }  // namespace
@@ -139,20 +88,32 @@ std::int64_t MemoryEstimate::total_bytes() const {
   return sum;
 }
 
-MemoryEstimate plan_memory(const Config& config, const Mesh& mesh, DeviceKind device) {
+MemoryEstimate plan_memory(const Config& config, const Mesh& mesh, DeviceKind device, int sm) {
   Arena measuring;
   CommQueue no_queue({}, /*overlap=*/false);
   const EngineParts parts(config, mesh, no_queue, measuring);
   MemoryEstimate estimate{
       .classes = measuring.plan(), .buffers = measuring.largest(), .parameters = parts.model.layout().numel()};
   std::erase_if(estimate.buffers, [](const Arena::Buffer& b) { return b.memory_class == MemoryClass::host; });
-  if (device == DeviceKind::cuda) estimate.reserves = gpu_reserves(config, mesh, parts.model.shape());
+  if (device == DeviceKind::cuda) estimate.reserves = gpu_reserves(config, mesh, parts.model.shape(), sm);
   return estimate;
 }
 
-MemoryEstimate plan_memory(const Config& config, int rank) {
+MemoryEstimate plan_memory(const Config& config, int rank, int sm) {
   const MeshShape shape = mesh_shape(config);
-  return plan_memory(config, Mesh(std::make_unique<PlanCommunicator>(rank, shape), shape), planned_device(config));
+  return plan_memory(config, Mesh(std::make_unique<PlanCommunicator>(rank, shape), shape), planned_device(config), sm);
+}
+
+FullestRank fullest_rank(const Config& config, int sm) {
+  const MeshShape shape = mesh_shape(config);
+  FullestRank fullest{0, plan_memory(config, 0, sm)};
+  for (int rank = 1; rank < shape.tp * shape.dp; ++rank) {
+    MemoryEstimate estimate = plan_memory(config, rank, sm);
+    const std::int64_t more = estimate.total_bytes() - fullest.estimate.total_bytes();
+    fullest.all_equal = fullest.all_equal && more == 0;
+    if (more > 0) fullest = {rank, std::move(estimate), false};
+  }
+  return fullest;
 }
 
 std::string memory_table(const MemoryEstimate& estimate) {
@@ -186,30 +147,6 @@ std::string plan_check(const MemoryEstimate& estimate, std::int64_t used_bytes) 
                      holds ? "within" : "NOT within");
 }
 
-std::string shrink_advice(const Config& config, const Arena::Buffer& buffer) {
-  switch (buffer.memory_class) {
-    case MemoryClass::weights:
-      return shard_over_dp(config, 3, split_model(config));
-    case MemoryClass::gradients:
-      return shard_over_dp(config, 2, split_model(config));
-    case MemoryClass::masters:
-      return shrink_optimizer_state(config, /*moments=*/false);
-    case MemoryClass::moments:
-      return shrink_optimizer_state(config, /*moments=*/true);
-    case MemoryClass::activations:
-      return shrink_activations(config, buffer.name);
-    case MemoryClass::workspace:
-      return shrink_workspace(config);
-    case MemoryClass::logits:
-      return split_model(config);
-    case MemoryClass::communication:
-      return shrink_communication(config, buffer.name);
-    case MemoryClass::host:
-      break;
-  }
-  return {};
-}
-
 void check_fits(const Config& config, const MemoryEstimate& estimate, int rank, std::int64_t free_bytes,
                 std::int64_t used_bytes) {
   std::int64_t taken = 0;
@@ -239,41 +176,14 @@ std::int64_t host_ram_bytes() {
 std::string host_memory_note(const MemoryEstimate& estimate, int ranks, std::int64_t ram_bytes) {
   if (estimate.host_bytes() == 0) return {};
   const std::int64_t together = ranks * estimate.host_bytes();
-  return fmt::format("{} of the host's memory are pinned, {} rank{} together; this host has {}{}",
-                     format_bytes(together), ranks, ranks == 1 ? "" : "s", format_bytes(ram_bytes),
-                     together <= ram_bytes ? "" : ": too little");
+  return fmt::format("{} of the host's memory are pinned, {} together; this host has {}{}", format_bytes(together),
+                     counted(ranks, "rank"), format_bytes(ram_bytes), together <= ram_bytes ? "" : ": too little");
 }
 
 void check_host_fits(const MemoryEstimate& estimate, int ranks, std::int64_t ram_bytes) {
   if (ranks * estimate.host_bytes() > ram_bytes)
     fail(ExitCode::memory, "optimizer.offload: {}; right would be fewer ranks on each host, or offload: false",
          host_memory_note(estimate, ranks, ram_bytes));
-}
-
-std::int64_t card_bytes(std::string_view card) {
-  // What CUDA reports as the total of the card, in GiB: less than the name says.
-  constexpr std::array<std::pair<std::string_view, double>, 10> kCards = {{{"h200", 139.8},
-                                                                           {"h100", 79.1},
-                                                                           {"h100-80", 79.1},
-                                                                           {"a100-80", 79.1},
-                                                                           {"a100-40", 39.4},
-                                                                           {"l40s", 44.4},
-                                                                           {"a10", 22.0},
-                                                                           {"rtx4090", 23.6},
-                                                                           {"v100-32", 31.7},
-                                                                           {"v100-16", 15.8}}};
-  constexpr double kGiB = 1 << 30;
-  std::string known;
-  for (const auto& [name, gib] : kCards) {
-    if (name == card) return static_cast<std::int64_t>(gib * kGiB);
-    known += fmt::format("{}, ", name);
-  }
-  const std::string text(card);
-  char* end = nullptr;
-  const double gib = std::strtod(text.c_str(), &end);
-  if (text.empty() || *end != '\0' || !(gib > 0 && gib < 1e6))
-    fail(ExitCode::config, "--card '{}': right would be {}or a number of GiB", card, known);
-  return static_cast<std::int64_t>(gib * kGiB);
 }
 
 }  // namespace trainer

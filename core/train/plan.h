@@ -3,7 +3,6 @@
 #pragma once
 #include <cstdint>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "core/config/config.h"
@@ -34,10 +33,19 @@ struct MemoryEstimate {
   std::int64_t host_bytes() const { return classes[static_cast<std::size_t>(MemoryClass::host)]; }
 };
 
-/// Of this rank of `mesh`; a GPU adds its reserves. `config` is resolved. Communicates with nobody.
-MemoryEstimate plan_memory(const Config& config, const Mesh& mesh, DeviceKind device);
+/// Of this rank of `mesh`; a GPU adds its reserves, for a card of compute capability `sm` (0: not known, taken for a
+/// new one). `config` is resolved. Communicates with nobody.
+MemoryEstimate plan_memory(const Config& config, const Mesh& mesh, DeviceKind device, int sm = 0);
 /// Of rank `rank` of the job that the configuration describes, on a GPU unless train.device is cpu.
-MemoryEstimate plan_memory(const Config& config, int rank);
+MemoryEstimate plan_memory(const Config& config, int rank, int sm = 0);
+
+/// The rank of the job that needs the most.
+struct FullestRank {
+  int rank = 0;
+  MemoryEstimate estimate;
+  bool all_equal = true;  // all ranks need the same
+};
+FullestRank fullest_rank(const Config& config, int sm = 0);
 
 /// Classes, reserves, sum; what is beside it on the host.
 std::string memory_table(const MemoryEstimate& estimate);
@@ -45,7 +53,8 @@ std::string memory_table(const MemoryEstimate& estimate);
 std::string largest_table(const Config& config, const MemoryEstimate& estimate);
 /// What was planned beside what is in use on the card, and whether the plan holds: to 3 % or 512 MiB.
 std::string plan_check(const MemoryEstimate& estimate, std::int64_t used_bytes);
-/// The setting that shrinks a buffer, as "section.key: value (reason)".
+/// The setting that shrinks a buffer on the same ranks, as "section.key: value (reason)", and that validates; what else
+/// helps where there is none (plan_advice.cc).
 std::string shrink_advice(const Config& config, const Arena::Buffer& buffer);
 
 /// Throws Error(memory) when a rank needs more than `free_bytes` of a card of which `used_bytes` are in use already:
@@ -61,9 +70,5 @@ std::int64_t host_ram_bytes();
 std::string host_memory_note(const MemoryEstimate& estimate, int ranks, std::int64_t ram_bytes);
 /// Throws Error(memory) when a host has less than its ranks take together: pinned memory cannot be swapped out.
 void check_host_fits(const MemoryEstimate& estimate, int ranks, std::int64_t ram_bytes);
-
-/// Bytes that a named card gives to one process: "h200", "a100-80", or a number of GiB. Throws Error(config) for
-/// others, naming those that are known.
-std::int64_t card_bytes(std::string_view card);
 
 }  // namespace trainer

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/runtime/check.h"
+#include "core/runtime/counted.h"
 #include "parallel/host_exchange.h"
 
 namespace trainer {
@@ -30,8 +31,8 @@ std::uint64_t sample_hash(const TokenDataset& data) {
 
 void check_ranks_see_same_data(const TokenDataset& data, const std::string& key, Communicator& world) {
   if (world.size() == 1) return;
-  const std::string mine =
-      fmt::format("{} tokens in {} files, sample {:016x}", data.num_tokens(), data.shards().size(), sample_hash(data));
+  const std::string mine = fmt::format("{} tokens in {}, sample {:016x}", data.num_tokens(),
+                                       counted(std::ssize(data.shards()), "file"), sample_hash(data));
   const std::vector<std::string> all = gather_strings(world, mine);
   for (std::size_t rank = 1; rank < all.size(); ++rank)
     if (all[rank] != all[0])

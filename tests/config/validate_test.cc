@@ -181,10 +181,10 @@ const std::vector<Case> cases = {
 
     {"ranks_by_tp", [](Config& c) { c.parallelism.tensor_parallel_size = 4; }, 6,
      "parallelism.tensor_parallel_size: tensor_parallel_size 4 needs 4 ranks or a multiple of that, and the job has 6 "
-     "ranks; right would be 'mpirun -np 4 trainer ...', or tensor_parallel_size 2 or 1"},
+     "ranks; right would be 4 ranks ('mpirun -np 4 trainer ...'), or tensor_parallel_size 2 or 1"},
     {"ranks_of_one_process", [](Config& c) { c.parallelism.tensor_parallel_size = 2; }, 1,
      "parallelism.tensor_parallel_size: tensor_parallel_size 2 needs 2 ranks or a multiple of that, and the job has 1 "
-     "rank; right would be 'mpirun -np 2 trainer ...', or tensor_parallel_size 1"},
+     "rank; right would be 2 ranks ('mpirun -np 2 trainer ...'), or tensor_parallel_size 1"},
     {"ranks_given",
      [](Config& c) {
        c.parallelism.tensor_parallel_size = 2;
@@ -198,7 +198,7 @@ const std::vector<Case> cases = {
      },
      8,
      "parallelism.data_parallel_size: tensor_parallel_size 2 x data_parallel_size 2 needs 4 ranks, and the job has 8 "
-     "ranks; right would be 'mpirun -np 4 trainer ...', or data_parallel_size 0 to follow the job"},
+     "ranks; right would be 4 ranks ('mpirun -np 4 trainer ...'), or data_parallel_size 0 to follow the job"},
     {"ranks_too_few",
      [](Config& c) {
        c.parallelism.tensor_parallel_size = 2;
@@ -206,7 +206,7 @@ const std::vector<Case> cases = {
      },
      1,
      "parallelism.data_parallel_size: tensor_parallel_size 2 x data_parallel_size 2 needs 4 ranks, and the job has 1 "
-     "rank; right would be 'mpirun -np 4 trainer ...'"},
+     "rank; right would be 4 ranks ('mpirun -np 4 trainer ...')"},
     {"ranks_not_known",
      [](Config& c) {
        c.parallelism.tensor_parallel_size = 2;

@@ -8,6 +8,7 @@
 
 #include "core/config/reader.h"
 #include "core/config/resolve.h"
+#include "core/train/cards.h"
 #include "core/train/plan.h"
 
 namespace trainer::test {
@@ -63,7 +64,7 @@ TEST(Configs, NeedWhatTheirHeadsSay) {
       const std::int64_t bytes = plan_memory(config, rank).total_bytes();
       EXPECT_NEAR(static_cast<double>(bytes), promise.bytes, 0.01 * promise.bytes) << "rank " << rank;
       if (!promise.card.empty()) {
-        EXPECT_LE(bytes, card_bytes(promise.card)) << "rank " << rank;
+        EXPECT_LE(bytes, find_card(promise.card).bytes) << "rank " << rank;
       }
     }
   }
@@ -80,7 +81,7 @@ TEST(Configs, FourteenBillionFitTwoCardsUnderZero3Too) {
   Config config = read_config({.files = {path.string()}, .sets = sets, .environment = {}, .world_size = 2});
   resolve_defaults(config, 2);
   EXPECT_EQ(config.parallelism.zero_stage, 3);
-  EXPECT_LE(plan_memory(config, 0).total_bytes(), card_bytes("h200"));
+  EXPECT_LE(plan_memory(config, 0).total_bytes(), find_card("h200").bytes);
 }
 
 }  // namespace

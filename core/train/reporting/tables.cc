@@ -6,22 +6,18 @@
 #include <utility>
 
 #include "core/runtime/check.h"
+#include "core/runtime/counted.h"
 #include "core/train/reporting/throughput.h"
 
 namespace trainer {
 namespace {
-
-/// Three significant digits: 1.50, 15.0, 150.
-std::string three_digits(double value) {
-  return fmt::format("{:.{}f}", value, value < 9.995 ? 2 : value < 99.95 ? 1 : 0);
-}
 
 template <std::size_t N>
 std::string with_unit(double value, double base, const std::array<const char*, N>& units) {
   std::size_t unit = 0;
   for (; unit + 1 < N && value >= base * 0.9995; ++unit) value /= base;
   // Whole things have no decimals.
-  return (unit == 0 ? fmt::format("{:.0f}", value) : three_digits(value)) + units[unit];
+  return (unit == 0 ? fmt::format("{:.0f}", value) : format_digits(value)) + units[unit];
 }
 
 bool is_number(const std::string& cell) {
@@ -41,6 +37,21 @@ std::string format_bytes(std::int64_t bytes) {
 
 std::string format_count(double count) {
   return with_unit(count, 1000, std::array{"", "k", "M", "B", "T"});
+}
+
+std::string format_flops(double flops_per_second) {
+  return with_unit(flops_per_second, 1000, std::array{" FLOP/s", " kFLOP/s", " MFLOP/s", " GFLOP/s", " TFLOP/s"});
+}
+
+std::string format_rate(double bytes_per_second) {
+  return with_unit(bytes_per_second, 1000, std::array{" B/s", " kB/s", " MB/s", " GB/s"});
+}
+
+std::string format_digits(double value) {
+  constexpr int kMost = 6;
+  int decimals = 0;
+  for (double limit = 99.95; value < limit && decimals < kMost; limit /= 10) ++decimals;
+  return fmt::format("{:.{}f}", value, value > 0 ? decimals : 0);
 }
 
 std::string format_duration(double seconds) {
@@ -117,11 +128,13 @@ std::string schedule_table(const Config& config, std::int64_t total_steps, std::
                                           : fmt::format("{}", total_steps)});
   table.row({"tokens", fmt::format("{} a step, {} in all", format_count(static_cast<double>(tokens)),
                                    format_count(static_cast<double>(tokens * total_steps)))});
-  table.row({"batch", fmt::format("{} x {} tokens = {} ranks x {} micro-batches x {}", train.global_batch_size,
-                                  train.seq_length, data_parallel_size, accumulated, train.micro_batch_size)});
-  table.row({"learning rate", fmt::format("{:g}, {}, {} steps of warm-up, down to {:g}", config.optimizer.lr,
-                                          name_of(config.lr_scheduler.name), config.lr_scheduler.warmup_steps,
-                                          config.optimizer.lr * config.lr_scheduler.min_lr_ratio)});
+  table.row({"batch", fmt::format("{} x {} tokens = {} x {} x {}", train.global_batch_size, train.seq_length,
+                                  counted(data_parallel_size, "rank"), counted(accumulated, "micro-batch"),
+                                  train.micro_batch_size)});
+  table.row({"learning rate",
+             fmt::format("{:g}, {}, {} of warm-up, down to {:g}", config.optimizer.lr,
+                         name_of(config.lr_scheduler.name), counted(config.lr_scheduler.warmup_steps, "step"),
+                         config.optimizer.lr * config.lr_scheduler.min_lr_ratio)});
   table.row({"precision", name_of(config.precision.dtype)});
   return table.text();
 }

@@ -13,6 +13,12 @@ namespace trainer {
 std::string format_bytes(std::int64_t bytes);
 /// "853k", "7.24B": thousands, millions, billions, three significant digits.
 std::string format_count(double count);
+/// "53.6 TFLOP/s", "1.20 GFLOP/s".
+std::string format_flops(double flops_per_second);
+/// "3210 GB/s", "86.0 MB/s": decimal units, as links are sold.
+std::string format_rate(double bytes_per_second);
+/// Three significant digits, also of what is below one: "323", "0.0123".
+std::string format_digits(double value);
 /// "48s", "3m 20s", "5h 02m", "2d 03h".
 std::string format_duration(double seconds);
 

@@ -32,8 +32,12 @@ std::optional<double> peak_tflops(std::string_view device_name, Dtype dtype) {
     double bf16;
   };
   // The SXM cards. PCIe and NVL cards of the same family run at other clocks and are not in the table.
-  constexpr Peak peaks[] = {
-      {"H100 80GB HBM3", 989, 989}, {"H200", 989, 989}, {"A100-SXM", 312, 312}, {"V100-SXM", 125, 0}};
+  // " B200" is the HGX card: a GB200 has another power limit.
+  constexpr Peak peaks[] = {{" B200", 2250, 2250},
+                            {"H100 80GB HBM3", 989, 989},
+                            {"H200", 989, 989},
+                            {"A100-SXM", 312, 312},
+                            {"V100-SXM", 125, 0}};
   if (device_name.find("NVL") != std::string_view::npos) return std::nullopt;
   for (const Peak& peak : peaks) {
     if (device_name.find(peak.name) == std::string_view::npos) continue;

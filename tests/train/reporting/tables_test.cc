@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "core/runtime/check.h"
+#include "core/runtime/counted.h"
 
 namespace trainer {
 namespace {
@@ -21,6 +22,31 @@ TEST(Tables, FormatsCountsInThousands) {
   EXPECT_EQ(format_count(999999), "1.00M");
   EXPECT_EQ(format_count(7.241e9), "7.24B");
   EXPECT_EQ(format_count(1.5e13), "15.0T");
+}
+
+TEST(Tables, FormatsRatesInTheUnitThatFits) {
+  EXPECT_EQ(format_flops(53.64e12), "53.6 TFLOP/s");
+  EXPECT_EQ(format_flops(1.234e9), "1.23 GFLOP/s");
+  EXPECT_EQ(format_flops(2250e12), "2250 TFLOP/s");
+  EXPECT_EQ(format_rate(3.213e12), "3213 GB/s");
+  EXPECT_EQ(format_rate(86e6), "86.0 MB/s");
+  EXPECT_EQ(format_digits(0.012345), "0.0123");
+  EXPECT_EQ(format_digits(0.5), "0.500");
+  EXPECT_EQ(format_digits(323.4), "323");
+  EXPECT_EQ(format_digits(0), "0");
+}
+
+TEST(Tables, CountsOfOneAreSingular) {
+  EXPECT_EQ(counted(1, "rank"), "1 rank");
+  EXPECT_EQ(counted(0, "rank"), "0 ranks");
+  EXPECT_EQ(counted(8, "micro-batch"), "8 micro-batches");
+  Config config;
+  config.train.seq_length = 16;
+  config.train.global_batch_size = 1;
+  config.lr_scheduler.warmup_steps = 1;
+  const std::string text = schedule_table(config, 1, 0, 1);
+  EXPECT_NE(text.find("1 x 16 tokens = 1 rank x 1 micro-batch x 1"), std::string::npos) << text;
+  EXPECT_NE(text.find("1 step of warm-up"), std::string::npos) << text;
 }
 
 TEST(Tables, FormatsDurations) {

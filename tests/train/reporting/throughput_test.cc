@@ -66,6 +66,8 @@ TEST(Throughput, AnUnresolvedModelIsRefused) {
 }
 
 TEST(Throughput, KnowsDensePeaksAndNothingElse) {
+  EXPECT_EQ(peak_tflops("NVIDIA B200", Dtype::bf16), 2250);
+  EXPECT_FALSE(peak_tflops("NVIDIA GB200", Dtype::bf16).has_value());
   EXPECT_EQ(peak_tflops("NVIDIA H200", Dtype::bf16), 989);
   EXPECT_EQ(peak_tflops("NVIDIA H100 80GB HBM3", Dtype::f16), 989);
   EXPECT_EQ(peak_tflops("NVIDIA A100-SXM4-80GB", Dtype::bf16), 312);

@@ -1,0 +1,111 @@
+#include "core/train/cards.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <cstdlib>
+
+#include "core/runtime/check.h"
+
+namespace trainer {
+namespace {
+
+struct KnownCard {
+  const char* name;
+  double gib;
+  int sm;
+};
+constexpr std::array<KnownCard, 10> kCards = {{{"b200", 178.3, 100},
+                                               {"h200", 139.8, 90},
+                                               {"h100-80", 79.1, 90},
+                                               {"a100-80", 79.1, 80},
+                                               {"a100-40", 39.4, 80},
+                                               {"l40s", 44.4, 89},
+                                               {"a10", 22.0, 86},
+                                               {"rtx4090", 23.6, 89},
+                                               {"v100-32", 31.7, 70},
+                                               {"v100-16", 15.8, 70}}};
+
+std::int64_t bytes_of(double gib) {
+  return static_cast<std::int64_t>(gib * (1 << 30));
+}
+
+/// "A100-80GB" as "a10080": small letters and digits, without the unit.
+std::string folded(std::string_view name) {
+  std::string text;
+  for (const char c : name)
+    if (std::isalnum(static_cast<unsigned char>(c)) != 0)
+      text += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return text.ends_with("gb") ? text.substr(0, text.size() - 2) : text;
+}
+
+/// Cards that go by `name`, or by `name` and a size.
+std::vector<KnownCard> cards_called(std::string_view name) {
+  const auto size_apart = [](std::string_view full) { return folded(full.substr(0, full.find('-'))); };
+  std::vector<KnownCard> found;
+  for (const KnownCard& card : kCards)
+    if (folded(card.name) == folded(name) || size_apart(card.name) == folded(name)) found.push_back(card);
+  return found;
+}
+
+std::vector<std::string> names_of(const auto& cards) {
+  std::vector<std::string> names;
+  for (const KnownCard& card : cards) names.emplace_back(card.name);
+  return names;
+}
+
+/// A number, alone or with its unit; 0 for anything else.
+double gib_of(std::string_view text) {
+  if (const std::string small = folded(text); small.ends_with("gib")) text = text.substr(0, text.size() - 3);
+  const std::string number(text);
+  char* end = nullptr;
+  const double gib = std::strtod(number.c_str(), &end);
+  const bool whole = !number.empty() && std::string_view(end).find_first_not_of(' ') == std::string_view::npos;
+  return whole && gib > 0 && gib < 1e6 ? gib : 0;
+}
+
+std::string capability(std::string_view card, int sm) {
+  return fmt::format("{} has compute capability {}.{}", card, sm / 10, sm % 10);
+}
+
+}  // namespace
+
+Card find_card(std::string_view text) {
+  const std::vector<KnownCard> called = cards_called(text);
+  if (called.size() == 1) return {called[0].name, bytes_of(called[0].gib), called[0].sm};
+  if (called.size() > 1)
+    fail(ExitCode::config, "--card '{}': there are several; right would be {}", text,
+         fmt::join(names_of(called), " or "));
+  if (const double gib = gib_of(text); gib > 0) return {"the card", bytes_of(gib), 0};
+  fail(ExitCode::config, "--card '{}' is not known; right would be {}, or the GiB of the card as a number", text,
+       fmt::join(names_of(kCards), ", "));
+}
+
+std::vector<std::string> card_faults(const Config& config, std::string_view card, int sm) {
+  std::vector<std::string> faults;
+  if (config.precision.dtype == Precision::bf16 && !has_bf16(sm))
+    faults.push_back(fmt::format("precision.dtype: bf16 needs compute capability 8.0, and {}; right would be fp16",
+                                 capability(card, sm)));
+  if (config.train.attention == AttentionChoice::cudnn && !has_cudnn_attention(sm))
+    faults.push_back(
+        fmt::format("train.attention: cudnn needs compute capability 8.0, and {}; right would be builtin, or auto",
+                    capability(card, sm)));
+  return faults;
+}
+
+void check_card(const Config& config, std::string_view card, int sm) {
+  const std::vector<std::string> faults = card_faults(config, card, sm);
+  if (faults.empty()) return;
+  fail(ExitCode::config, "the configuration does not run on this card:\n{}", fmt::join(faults, "\n"));
+}
+
+Config for_card(Config config, int sm) {
+  if (config.precision.dtype == Precision::bf16 && !has_bf16(sm)) config.precision.dtype = Precision::fp16;
+  if (config.train.attention == AttentionChoice::cudnn && !has_cudnn_attention(sm))
+    config.train.attention = AttentionChoice::builtin;
+  return config;
+}
+
+}  // namespace trainer

@@ -1,0 +1,33 @@
+// Settings that make a rank need less memory, and what they cost: what `trainer plan` advises.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/config/config.h"
+#include "core/train/cards.h"
+
+namespace trainer {
+
+/// The configuration with fewer samples a micro-batch: every proper divisor that validates for `ranks` ranks, the
+/// largest first. Like the next one, for a configuration that is valid for `ranks`, resolved or not.
+std::vector<Config> smaller_micro_batches(const Config& config, int ranks);
+/// The configuration with a larger tensor-parallel size that validates for `ranks` ranks, with sequence parallelism
+/// where that validates, and with a data-parallel size that follows; the smallest first, up to the 8 ranks that NVLink
+/// joins.
+std::vector<Config> larger_tensor_parallel(const Config& config, int ranks);
+
+/// A change of a configuration, and what a rank needs with it.
+struct PlanChange {
+  bool fits = false;
+  std::vector<std::string> sets;  // "section.key=value"
+  std::int64_t bytes = 0;         // on the device, of the rank that needs the most
+  std::int64_t host_bytes = 0;    // of its pinned memory
+};
+/// Among all combinations of recomputation, micro-batch, tensor parallelism, ZeRO stage, bf16 moments and offload on
+/// the same ranks, the one of least expected cost in speed that fits the card; where none fits, the one that needs
+/// least. What the card cannot do is changed in all of them (for_card). `config` is not resolved, and valid for
+/// `ranks`.
+PlanChange cheapest_change(const Config& config, int ranks, const Card& card);
+
+}  // namespace trainer

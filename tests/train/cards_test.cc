@@ -1,0 +1,143 @@
+// What `trainer plan` knows of cards, and what it advises when a configuration does not fit or run on one.
+#include "core/train/cards.h"
+
+#include <gtest/gtest.h>
+
+#include "core/runtime/check.h"
+#include "core/train/plan.h"
+#include "core/train/plan_changes.h"
+#include "tests/support/engine_harness.h"
+
+namespace trainer::test {
+namespace {
+
+constexpr std::int64_t kGiB = std::int64_t{1} << 30;
+
+std::string fault_of(const auto& run) {
+  try {
+    run();
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ExitCode::config);
+    return e.what();
+  }
+  return {};
+}
+
+TEST(Cards, GoByNameOrBySize) {
+  EXPECT_GT(find_card("b200").bytes, find_card("h200").bytes);
+  EXPECT_GT(find_card("h200").bytes, find_card("h100").bytes);
+  for (const char* spelling : {"a100-80", "A100-80", "A100-80GB", "a100_80gb", "A100 80GB"})
+    EXPECT_EQ(find_card(spelling).name, "a100-80") << spelling;
+  EXPECT_EQ(find_card("H100").name, "h100-80");
+  EXPECT_EQ(find_card("RTX 4090").name, "rtx4090");
+  EXPECT_EQ(find_card("24").bytes, 24 * kGiB);
+  EXPECT_EQ(find_card("24 GiB").bytes, 24 * kGiB);
+  EXPECT_EQ(find_card("23.5").bytes, 47 * kGiB / 2);
+  EXPECT_EQ(find_card("24").sm, 0);
+  for (const char* wrong : {"", "h300", "-3", "24GB", "nan", "gib"}) EXPECT_THROW(find_card(wrong), Error) << wrong;
+}
+
+TEST(Cards, AreListedWhenTheNameIsWrong) {
+  const std::string unknown = fault_of([] { find_card("h300"); });
+  for (const char* name : {"h300", "b200", "h100-80", "v100-16"})
+    EXPECT_NE(unknown.find(name), std::string::npos) << unknown;
+  const std::string several = fault_of([] { find_card("A100"); });
+  EXPECT_NE(several.find("a100-80 or a100-40"), std::string::npos) << several;
+  EXPECT_EQ(several.find("h200"), std::string::npos) << several;
+}
+
+std::vector<std::string> sets_with(const std::vector<std::string>& more) {
+  std::vector<std::string> sets = {"precision.dtype=bf16", "train.device=auto", "train.micro_batch_size=8",
+                                   "train.global_batch_size=64"};
+  sets.insert(sets.end(), more.begin(), more.end());
+  return sets;
+}
+
+TEST(Cards, VoltaHasNeitherBf16NorFusedAttention) {
+  const Card volta = find_card("v100-32"), ampere = find_card("a100-40");
+  const Config config = family_config("llama3", sets_with({"train.attention=cudnn"}), 1);
+  EXPECT_NO_THROW(check_card(config, ampere.name, ampere.sm));
+  EXPECT_NO_THROW(check_card(config, "any", 0)) << "not known";
+  const std::string fault = fault_of([&] { check_card(config, volta.name, volta.sm); });
+  for (const char* part :
+       {"precision.dtype", "v100-32 has compute capability 7.0", "right would be fp16", "train.attention", "builtin"})
+    EXPECT_NE(fault.find(part), std::string::npos) << fault;
+  EXPECT_NO_THROW(check_card(for_card(config, volta.sm), volta.name, volta.sm));
+}
+
+TEST(Cards, AttentionScratchIsCountedWhereCudnnServes) {
+  const auto counted = [](const std::vector<std::string>& more, int sm) {
+    for (const MemoryReserve& reserve : plan_memory(family_config("llama3", sets_with(more), 1), 0, sm).reserves)
+      if (reserve.name == "attention workspace") return reserve.bytes > 0;
+    return false;
+  };
+  EXPECT_TRUE(counted({}, 0));
+  EXPECT_TRUE(counted({}, 80));
+  EXPECT_FALSE(counted({"precision.dtype=fp16"}, 70));
+  EXPECT_FALSE(counted({"train.attention=builtin"}, 80));
+  EXPECT_FALSE(counted({"model.attention_dropout=0.1"}, 80));
+}
+
+/// The configuration of `sets`, its advice for a card of `bytes` and what a rank needs when the advice is followed.
+struct Followed {
+  PlanChange change;
+  std::int64_t bytes = 0;
+};
+Followed follow(const std::vector<std::string>& sets, int ranks, const Card& card) {
+  // Not resolved: what is given is what the user wrote.
+  Config given = family_config("llama3", sets_with(sets), ranks);
+  given.parallelism.data_parallel_size = 0;
+  if (given.parallelism.zero_group_size > 0) given.parallelism.zero_group_size = 0;
+  Followed followed{.change = cheapest_change(given, ranks, card)};
+  std::vector<std::string> all = sets;
+  all.insert(all.end(), followed.change.sets.begin(), followed.change.sets.end());
+  followed.bytes = fullest_rank(family_config("llama3", sets_with(all), ranks), card.sm).estimate.total_bytes();
+  return followed;
+}
+
+/// A card that lacks `less` bytes for the configuration as it is.
+Card card_lacking(std::int64_t less, const std::vector<std::string>& sets, int ranks) {
+  const std::int64_t needed = fullest_rank(family_config("llama3", sets_with(sets), ranks)).estimate.total_bytes();
+  return {"the card", needed - less + (std::int64_t{512} << 20), 0};
+}
+
+/// A model large enough that each setting matters.
+const std::vector<std::string> kLarge = {"model.hidden_size=2048", "model.intermediate_size=8192",
+                                         "model.num_layers=8",     "model.vocab_size=32000",
+                                         "train.seq_length=1024",  "model.max_position_embeddings=1024"};
+
+TEST(PlanChange, ComesWithTheNumbersOfThePlan) {
+  for (const int ranks : {1, 2, 8})
+    for (int less = 1; less < 16; less += 2) {
+      const Card card = card_lacking(less * kGiB, kLarge, ranks);
+      const Followed followed = follow(kLarge, ranks, card);
+      EXPECT_FALSE(followed.change.sets.empty());
+      EXPECT_EQ(followed.bytes, followed.change.bytes) << ranks << " ranks, " << less << " GiB";
+      EXPECT_EQ(followed.change.fits, followed.bytes <= card.bytes);
+    }
+}
+
+TEST(PlanChange, CheapSettingsComeFirst) {
+  EXPECT_TRUE(follow(kLarge, 1, card_lacking(0, kLarge, 1)).change.sets.empty()) << "it fits as it is";
+  EXPECT_EQ(follow(kLarge, 1, card_lacking(1, kLarge, 1)).change.sets,
+            std::vector<std::string>{"activation_checkpointing.mode=selective"});
+  EXPECT_EQ(follow(kLarge, 2, card_lacking(1, kLarge, 2)).change.sets,
+            std::vector<std::string>{"parallelism.zero_stage=1"});
+}
+
+TEST(PlanChange, SaysWhenNothingFits) {
+  const Followed followed = follow(kLarge, 1, {"the card", kGiB, 0});
+  EXPECT_FALSE(followed.change.fits);
+  EXPECT_GT(followed.change.bytes, kGiB);
+  EXPECT_GT(followed.change.host_bytes, 0) << "the least is with everything, offload too";
+  EXPECT_EQ(followed.bytes, followed.change.bytes);
+}
+
+TEST(PlanChange, LeavesWhatTheCardCannotDo) {
+  const Followed followed = follow(kLarge, 1, find_card("v100-32"));
+  EXPECT_TRUE(followed.change.fits);
+  EXPECT_EQ(followed.change.sets, std::vector<std::string>{"precision.dtype=fp16"});
+}
+
+}  // namespace
+}  // namespace trainer::test
