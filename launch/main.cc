@@ -97,7 +97,7 @@ struct CommandLine {
         ->add_option("what", checkpoint_what, "show: what is in it; verify: read it whole and compare all checksums")
         ->required()
         ->check(CLI::IsMember({"show", "verify"}));
-    checkpoint->add_option("path", checkpoint_path, "The checkpoint's folder")->required();
+    checkpoint->add_option("path", checkpoint_path, "A checkpoint's folder, or a run's: its newest complete one")->required();
   }
 
   void add_config_options(CLI::App& command) {

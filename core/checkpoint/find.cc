@@ -147,21 +147,10 @@ std::optional<CheckpointInfo> find_checkpoint(const std::string& save_dir, const
   return info;
 }
 
-std::string describe(const CheckpointInfo& info) {
-  const Manifest& manifest = info.manifest;
-  std::int64_t bytes = 0, elements = 0;
-  for (const StoredFile& file : manifest.files) bytes += file.bytes;
-  for (const auto& [name, tensor] : manifest.tensors) elements += tensor.shape.numel();
-  std::string text = fmt::format(
-      "checkpoint  {}\nstep        {}\nsaved       {}\nlayout      {} rank{}, {}\nversions    {}\nsize        {} bytes "
-      "in {} file{}, {} elements in {} tensors\n",
-      info.path, manifest.step, manifest.saved_at, manifest.world_size, manifest.world_size == 1 ? "" : "s",
-      manifest.layout, manifest.versions, bytes, manifest.files.size(), manifest.files.size() == 1 ? "" : "s", elements,
-      manifest.tensors.size());
-  for (const auto& [name, tensor] : manifest.tensors)
-    text += fmt::format("  {} {} {} in {} piece{}\n", name, dtype_name(tensor.dtype), to_text(tensor.shape),
-                        tensor.pieces.size(), tensor.pieces.size() == 1 ? "" : "s");
-  return text;
+std::optional<CheckpointInfo> newest_checkpoint(const std::string& save_dir, const WarningSink& warn) {
+  const Candidates candidates = list_candidates(save_dir, warn);
+  if (candidates.newest_first.empty()) return std::nullopt;
+  return read_checkpoint_info(candidates.newest_first.front());
 }
 
 }  // namespace trainer

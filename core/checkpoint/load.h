@@ -30,6 +30,10 @@ std::optional<CheckpointInfo> find_checkpoint(const std::string& save_dir, const
 /// One process: reads and checks the manifest and the sizes of the files, not their contents. Throws Error(checkpoint).
 CheckpointInfo read_checkpoint_info(const std::string& path);
 
+/// One process: the checkpoint of save_dir that was saved last among those that read_checkpoint_info() accepts; the
+/// others are reported to `warn`. Nothing when there is none.
+std::optional<CheckpointInfo> newest_checkpoint(const std::string& save_dir, const WarningSink& warn);
+
 /// Collective. The ranks share all bytes of the checkpoint out, read them and compare checksums: every changed bit in
 /// the manifest and in the files of the ranks is found. Costs one read of the checkpoint, at the speed of the disk and
 /// of XXH3 (several GB/s a rank). Returns what is damaged (the same text on all ranks), or nothing when all is sound.
@@ -40,8 +44,5 @@ std::optional<std::string> verify_checkpoint(const CheckpointInfo& info, Communi
 /// memory. Missing tensors, other shapes or other types: Error(checkpoint) naming both sides, before any write(). On an
 /// error on one rank all ranks throw; what was written until then stays written.
 void load_pieces(const CheckpointInfo& info, const std::vector<Piece>& wanted, Communicator& host_world);
-
-/// Several lines for people: step, time, layout, versions, files, tensors.
-std::string describe(const CheckpointInfo& info);
 
 }  // namespace trainer

@@ -192,13 +192,20 @@ TEST(Save, EstimateIsAnUpperBoundAndClose) {
   EXPECT_LE(estimate_bytes(request.pieces), result.bytes + result.bytes / 5);
 }
 
-TEST(Describe, NamesStepLayoutAndTensors) {
+TEST(NewestCheckpoint, IsTheOneSavedLastThatIsWhole) {
   const TemporaryFolder folder;
-  save_step(folder.path(), 42);
-  const std::string text = describe(*find_auto(folder.path()));
-  expect_contains(text, "step        42");
-  expect_contains(text, "dp=1 tp=1");
-  expect_contains(text, "model.norm.weight float32 [16] in 1 piece\n");
+  std::vector<std::string> warnings;
+  const auto newest = [&] {
+    return newest_checkpoint(folder.path(), [&](const std::string& warning) { warnings.push_back(warning); });
+  };
+  EXPECT_FALSE(newest().has_value());
+  for (const std::int64_t step : {10, 20, 5}) save_step(folder.path(), step);
+  EXPECT_EQ(newest()->manifest.step, 5);
+  EXPECT_TRUE(warnings.empty());
+  write_file(folder / "step_00000005/manifest.json", "garbage");
+  EXPECT_EQ(newest()->manifest.step, 20);
+  ASSERT_EQ(warnings.size(), 1u);
+  expect_contains(warnings[0], "step_00000005");
 }
 
 }  // namespace

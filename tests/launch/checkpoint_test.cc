@@ -71,6 +71,41 @@ TEST(Checkpoints, ShowListsTheVocabularyWithoutItsPadding) {
   EXPECT_EQ(count_of(shown.out, "258"), 0) << shown.out;
 }
 
+TEST(Checkpoints, ShowBeginsWithASummaryOfTheNewestOfARun) {
+  const RunFolder folder;
+  folder.expect_exit(0, {.ranks = 2,
+                         .sets = {"checkpoint.save_interval=8", "precision.dtype=fp16", "parallelism.zero_stage=1"},
+                         .fault = "step=20,site=gradients,action=inf"});
+  for (const char* path : {"run", "run/checkpoints"}) {
+    const Result shown = folder.command(fmt::format("checkpoint show {}", path));
+    EXPECT_EQ(shown.exit_code, 0) << shown.err;
+    EXPECT_TRUE(mentions(shown.out, {"the newest complete checkpoint in run/checkpoints:\n\n"
+                                     "Checkpoint run/checkpoints/step_00000020\n",
+                                     "20, 19 updates\n", "the last 1 step: the weights are those of step 19\n",
+                                     "1.28k (64 a step: 4 x 16)\n", "2 blocks, hidden 32, 4 heads (2 key/value)",
+                                     "fp16, loss scale 32768\n", "adamw, peak lr 0.003\n",
+                                     "2 ranks: dp=2 tp=1 zero=1\n", "in 2 files\n", "\nTensors\n"}));
+  }
+  write_file(folder / "run/checkpoints/step_00000020/manifest.json", "torn");
+  const Result before = folder.command("checkpoint verify run");
+  EXPECT_EQ(before.exit_code, 0) << before.err;
+  EXPECT_TRUE(mentions(before.out, {"Checkpoint run/checkpoints/step_00000016\n", "every checksum matches"}));
+  EXPECT_TRUE(mentions(before.err, {"step_00000020 is not usable"}));
+  EXPECT_EQ(count_of(before.out, "Tensors"), 0);
+}
+
+TEST(Checkpoints, ShowFindsWhereARunSavesAndSaysWhatIsNone) {
+  const RunFolder folder;
+  folder.expect_exit(0, {.sets = {"train.train_steps=2", "checkpoint.save_dir=elsewhere"}});
+  EXPECT_TRUE(mentions(folder.command("checkpoint show run").out, {"Checkpoint elsewhere/step_00000002\n"}));
+  const Result none = folder.command("checkpoint show run/logs");
+  EXPECT_EQ(none.exit_code, 4);
+  EXPECT_TRUE(mentions(none.err, {"run/logs: is no checkpoint", "manifest.json"}));
+  const Result nowhere = folder.command("checkpoint show nowhere");
+  EXPECT_EQ(nowhere.exit_code, 4);
+  EXPECT_TRUE(mentions(nowhere.err, {"nowhere: there is no such folder"}));
+}
+
 TEST(Checkpoints, LoadByPathAndFromOtherLayouts) {
   const RunFolder folder;
   folder.expect_exit(0, {.sets = {"checkpoint.save_interval=10"}, .print = true, .folder = "first"});
