@@ -97,7 +97,8 @@ struct CommandLine {
         ->add_option("what", checkpoint_what, "show: what is in it; verify: read it whole and compare all checksums")
         ->required()
         ->check(CLI::IsMember({"show", "verify"}));
-    checkpoint->add_option("path", checkpoint_path, "A checkpoint's folder, or a run's: its newest complete one")->required();
+    checkpoint->add_option("path", checkpoint_path, "A checkpoint's folder, or a run's: its newest complete one")
+        ->required();
   }
 
   void add_config_options(CLI::App& command) {
@@ -114,8 +115,9 @@ struct CommandLine {
     add_sources(*plan, plan_options.config);
     plan->add_option("--ranks", plan_options.ranks, "Ranks of the job; default: what the parallel sizes ask for")
         ->check(CLI::Range(1, 1 << 20));
-    plan->add_option("--card", plan_options.card,
-                     "Exit code 5 unless it fits, and what would; b200, h200, h100, a100-80, v100-32 ..., or GiB");
+    plan->add_option(
+        "--card", plan_options.card,
+        "Say whether it fits (exit code 5: no) and what would: b200, h200, h100, a100-80, v100-32 ..., or GiB");
   }
 
   void add_bench() {

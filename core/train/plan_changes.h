@@ -25,9 +25,9 @@ struct PlanChange {
   std::int64_t host_bytes = 0;    // of its pinned memory
 };
 /// Among all combinations of recomputation, micro-batch, tensor parallelism, ZeRO stage, bf16 moments and offload on
-/// the same ranks, the one of least expected cost in speed that fits the card; where none fits, the one that needs
-/// least. What the card cannot do is changed in all of them (for_card). `config` is not resolved, and valid for
-/// `ranks`.
+/// the same ranks, the one of least expected cost in speed that fits the card with 512 MiB to spare; where none does,
+/// the one that needs least. What the card cannot do is changed in all of them (for_card). `config` is not resolved,
+/// and valid for `ranks`.
 PlanChange cheapest_change(const Config& config, int ranks, const Card& card);
 
 }  // namespace trainer
