@@ -113,9 +113,11 @@ class NcclCommunicator final : public Communicator {
   static bool on_host(const Context& ctx) { return ctx.device.kind == DeviceKind::cpu; }
   /// Carries out planned faults; returns the count to use.
   std::int64_t enter(std::int64_t count) const;
-  /// What copies `count` elements of `tensor` between each two ranks; null: NCCL does.
-  PeerCopies* peers_for(std::int64_t count, const Tensor& tensor) const {
-    return count * dtype_size(tensor.dtype) >= job_->options.peer_copy_bytes ? group_->peers() : nullptr;
+  /// What copies `count` elements of `in` between each two ranks; null: NCCL does.
+  PeerCopies* peers_for(std::int64_t count, const Tensor& in) const {
+    PeerCopies* const peers = group_->peers();
+    const bool large = count * dtype_size(in.dtype) >= job_->options.peer_copy_bytes;
+    return peers != nullptr && large && peers->reach(*host_, in) ? peers : nullptr;
   }
 
   std::shared_ptr<NcclJob> job_;
@@ -147,9 +149,9 @@ void NcclCommunicator::reduce_scatter(const Context& ctx, const Tensor& in, cons
   if (on_host(ctx)) return host_->reduce_scatter(ctx, in, out);
   if (!group_) return alone(ctx, in, out);
   const auto count = static_cast<std::size_t>(enter(out.numel()));
-  PeerCopies* const peers = PeerCopies::adds(out.dtype) ? peers_for(out.numel(), out) : nullptr;
+  PeerCopies* const peers = PeerCopies::adds(in.dtype) ? peers_for(out.numel(), in) : nullptr;
   group_->queue(ctx, "reduce_scatter", in.bytes(), [&](ncclComm_t comm, cudaStream_t stream) {
-    if (peers != nullptr) return peers->reduce_scatter(ctx, *host_, in, out), ncclSuccess;
+    if (peers != nullptr) return peers->reduce_scatter(ctx, in, out), ncclSuccess;
     return ncclReduceScatter(in.data, out.data, count, element_type(in.dtype), ncclSum, comm, stream);
   });
 }
@@ -163,7 +165,7 @@ void NcclCommunicator::all_gather(const Context& ctx, const Tensor& in, const Te
   const std::size_t bytes = bytes_of(enter(in.numel()), in);
   PeerCopies* const peers = peers_for(in.numel(), in);
   group_->queue(ctx, "all_gather", out.bytes(), [&](ncclComm_t comm, cudaStream_t stream) {
-    if (peers != nullptr) return peers->all_gather(ctx, *host_, in, out), ncclSuccess;
+    if (peers != nullptr) return peers->all_gather(ctx, in, out), ncclSuccess;
     return ncclAllGather(in.data, out.data, bytes, ncclUint8, comm, stream);
   });
 }
@@ -175,7 +177,7 @@ void NcclCommunicator::rotate(const Context& ctx, const Tensor& in, const Tensor
   const std::size_t bytes = bytes_of(enter(in.numel()), in);
   PeerCopies* const peers = peers_for(in.numel(), in);
   group_->queue(ctx, "rotate", in.bytes(), [&](ncclComm_t comm, cudaStream_t stream) {
-    if (peers != nullptr) return peers->rotate(ctx, *host_, in, out, shift), ncclSuccess;
+    if (peers != nullptr) return peers->rotate(ctx, in, out, shift), ncclSuccess;
     return send_and_receive(
         [&] { return ncclSend(in.data, bytes, ncclUint8, (rank() + size() - shift) % size(), comm, stream); },
         [&] { return ncclRecv(out.data, bytes, ncclUint8, (rank() + shift) % size(), comm, stream); });

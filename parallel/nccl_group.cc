@@ -27,8 +27,8 @@ std::string error_text(ncclResult_t result) {
 
 }  // namespace
 
-void nccl_failed(ncclResult_t result, std::string_view call) {
-  fail(ExitCode::communication, "NCCL: {}: {}", call, error_text(result));
+void nccl_failed(ncclResult_t result, std::string_view call, std::string_view ranks) {
+  fail(ExitCode::communication, "NCCL: {}: {}{}", call, error_text(result), ranks);
 }
 
 NcclGroup::NcclGroup(std::string name, const ncclUniqueId& id, int rank, int size, Device device,
@@ -76,7 +76,8 @@ void NcclGroup::settle(ncclResult_t result, std::string_view call) {
     const ncclResult_t asked = ncclCommGetAsyncError(comm_, &result);
     if (asked != ncclSuccess) result = asked;
   }
-  if (result != ncclSuccess) nccl_failed(result, fmt::format("{} of group '{}'", call, name_));
+  if (result != ncclSuccess)
+    nccl_failed(result, fmt::format("{} of group '{}'", call, name_), ranks_->culprits() + ranks_->late_ranks());
 }
 
 void NcclGroup::begin(const Context& ctx) {

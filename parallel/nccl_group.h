@@ -17,8 +17,8 @@
 
 namespace trainer {
 
-/// Throws Error(communication) that names the call and NCCL's reason.
-[[noreturn]] void nccl_failed(ncclResult_t result, std::string_view call);
+/// Throws Error(communication) that names the call, NCCL's reason and, each after "; ", ranks that may be its cause.
+[[noreturn]] void nccl_failed(ncclResult_t result, std::string_view call, std::string_view ranks = {});
 
 class NcclGroup {
  public:

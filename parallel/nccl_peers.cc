@@ -56,6 +56,10 @@ CUdeviceptr address(const void* pointer) {
   return reinterpret_cast<CUdeviceptr>(pointer);
 }
 
+/// cudaMalloc cuts smaller allocations from blocks of this size. A handle is one of the block, which a process maps
+/// once.
+constexpr std::size_t kBlockBytes = std::size_t{2} << 20;
+
 /// The running kernel of this machine: ranks in containers of one host share it.
 std::string boot_id() {
   std::ifstream file("/proc/sys/kernel/random/boot_id");
@@ -64,11 +68,15 @@ std::string boot_id() {
   return id;
 }
 
-CUdeviceptr base_of(const void* data) {
+struct Allocation {
   CUdeviceptr base = 0;
   std::size_t bytes = 0;
-  check(driver().range(&base, &bytes, address(data)), "cuMemGetAddressRange");
-  return base;
+};
+
+Allocation allocation_of(const void* data) {
+  Allocation allocation;
+  check(driver().range(&allocation.base, &allocation.bytes, address(data)), "cuMemGetAddressRange");
+  return allocation;
 }
 
 /// Of the allocation that holds `data`: the next one at the same address has another.
@@ -116,8 +124,7 @@ PeerCopies::PeerCopies(Communicator& host, Device device)
     : rank_(host.rank()),
       size_(host.size()),
       device_(device),
-      words_(allocate(device, std::int64_t{kWords} * size_ * static_cast<std::int64_t>(sizeof(std::uint32_t)),
-                      "the signals of peer copies")) {
+      words_(allocate(device, kBlockBytes, "the signals of peer copies")) {
   check_cuda(cudaMemset(words_.get(), 0, std::size_t{kWords} * static_cast<std::size_t>(size_) * sizeof(std::uint32_t)),
              "cudaMemset");
   check_cuda(cudaStreamCreateWithFlags(&abort_stream_, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
@@ -128,10 +135,16 @@ PeerCopies::~PeerCopies() {
   if (abort_stream_ != nullptr) cudaStreamDestroy(abort_stream_);
 }
 
+PeerCopies::Key PeerCopies::key_of(const void* data) {
+  return {identity_of(data), address(data) - allocation_of(data).base};
+}
+
 PeerCopies::Place PeerCopies::place_of(const void* data) const {
-  Place place{.base = base_of(data), .identity = identity_of(data), .number = addresses_.size()};
+  const Allocation allocation = allocation_of(data);
+  Place place{.base = allocation.base, .identity = identity_of(data), .number = addresses_.size()};
   place.offset = address(data) - place.base;
-  place.shared = cudaIpcGetMemHandle(&place.allocation, const_cast<void*>(data)) == cudaSuccess;
+  place.shared =
+      allocation.bytes >= kBlockBytes && cudaIpcGetMemHandle(&place.allocation, const_cast<void*>(data)) == cudaSuccess;
   return place;
 }
 
@@ -158,21 +171,26 @@ std::byte* PeerCopies::mapped(int peer, const Place& place) {
   return mapping.memory.get() + place.offset;
 }
 
-const PeerCopies::Addresses& PeerCopies::addresses(Communicator& host, const void* data) {
-  Addresses& known = addresses_[{identity_of(data), address(data) - base_of(data)}];
-  if (!known.empty()) return known;
-  const std::vector<Place> all = exchange(host, place_of(data));
+bool PeerCopies::reach(Communicator& host, const Tensor& in) {
+  const auto met = addresses_.find(key_of(in.data));
+  if (met != addresses_.end()) return !met->second.empty();
+  const std::vector<Place> all = exchange(host, place_of(in.data));
+  Addresses found;
   for (int peer = 0; peer < size_; ++peer) {
     const Place& place = all[static_cast<std::size_t>(peer)];
     TRAINER_CHECK(place.number == addresses_.size(), "ranks {} and {} met tensors in different orders", rank_, peer);
-    const std::byte* const memory = peer == rank_ ? static_cast<const std::byte*>(data) : mapped(peer, place);
-    if (memory == nullptr)
-      fail(ExitCode::communication,
-           "GPU memory of rank {} of group '{}' cannot be mapped: {}; comm.peer_copies: false copies with NCCL", peer,
-           host.name(), cudaGetErrorString(cudaGetLastError()));
-    known.push_back(memory);
+    const std::byte* const memory = peer == rank_ ? static_cast<const std::byte*>(in.data) : mapped(peer, place);
+    if (memory != nullptr) found.push_back(memory);
   }
-  return known;
+  cudaGetLastError();  // where one could not be mapped
+  if (!agree(host, found.size() == all.size())) found.clear();
+  return !addresses_.emplace(key_of(in.data), std::move(found)).first->second.empty();
+}
+
+const PeerCopies::Addresses& PeerCopies::addresses(const Tensor& in) const {
+  const auto met = addresses_.find(key_of(in.data));
+  TRAINER_CHECK(met != addresses_.end() && !met->second.empty(), "a tensor that cannot be reached");
+  return met->second;
 }
 
 void PeerCopies::post(const Context& ctx, Word word, int peer) const {
@@ -197,8 +215,8 @@ void PeerCopies::end_round(const Context& ctx) const {
   for (int shift = 1; shift < size_; ++shift) await(ctx, kRead, peer(-shift));
 }
 
-void PeerCopies::all_gather(const Context& ctx, Communicator& host, const Tensor& in, const Tensor& out) {
-  const Addresses& sources = addresses(host, in.data);
+void PeerCopies::all_gather(const Context& ctx, const Tensor& in, const Tensor& out) {
+  const Addresses& sources = addresses(in);
   const std::int64_t bytes = in.bytes();
   auto* const parts = static_cast<std::byte*>(out.data);
   ++round_;
@@ -213,8 +231,8 @@ void PeerCopies::all_gather(const Context& ctx, Communicator& host, const Tensor
   end_round(ctx);
 }
 
-void PeerCopies::reduce_scatter(const Context& ctx, Communicator& host, const Tensor& in, const Tensor& out) {
-  const Addresses& sources = addresses(host, in.data);
+void PeerCopies::reduce_scatter(const Context& ctx, const Tensor& in, const Tensor& out) {
+  const Addresses& sources = addresses(in);
   if (scratch_ == nullptr) scratch_ = allocate(device_, kScratchBytes, "the parts of peer sums");
   const std::int64_t element = dtype_size(out.dtype), count = out.numel();
   const std::int64_t piece = std::min(count, kScratchBytes / element / size_ / 64 * 64);
@@ -235,8 +253,8 @@ void PeerCopies::reduce_scatter(const Context& ctx, Communicator& host, const Te
   end_round(ctx);
 }
 
-void PeerCopies::rotate(const Context& ctx, Communicator& host, const Tensor& in, const Tensor& out, int shift) {
-  const Addresses& sources = addresses(host, in.data);
+void PeerCopies::rotate(const Context& ctx, const Tensor& in, const Tensor& out, int shift) {
+  const Addresses& sources = addresses(in);
   const int source = peer(shift), reader = peer(-shift);
   ++round_;
   post(ctx, kReady, reader);

@@ -18,8 +18,7 @@
 namespace trainer {
 
 /// Of the ranks of one group. All take the same calls in the same order, one after another even when they are queued on
-/// different streams; a tensor is met for the first time by all of them in the same call. Then, and only then, ranks
-/// exchange addresses through `host`, a communicator with the same ranks.
+/// different streams.
 class PeerCopies {
  public:
   /// Taken at the first reduce_scatter.
@@ -34,16 +33,23 @@ class PeerCopies {
   /// Whether reduce_scatter takes tensors of this type: those of training.
   static bool adds(Dtype dtype) { return is_floating(dtype) && dtype != Dtype::f64; }
 
+  /// Whether all ranks can read what the others pass as `in`; the same answer everywhere. Before each of the calls
+  /// below, by all ranks: the first time that they meet a tensor they exchange its addresses through `host`, a
+  /// communicator with the same ranks. Memory below 2 MiB is not reached: CUDA shares the blocks that it cuts such
+  /// pieces from.
+  bool reach(Communicator& host, const Tensor& in);
+
   /// As in Communicator. The sums are added in the order of the ranks, in float32 for 16-bit types, and rounded once.
-  void all_gather(const Context& ctx, Communicator& host, const Tensor& in, const Tensor& out);
-  void reduce_scatter(const Context& ctx, Communicator& host, const Tensor& in, const Tensor& out);
-  void rotate(const Context& ctx, Communicator& host, const Tensor& in, const Tensor& out, int shift);
+  void all_gather(const Context& ctx, const Tensor& in, const Tensor& out);
+  void reduce_scatter(const Context& ctx, const Tensor& in, const Tensor& out);
+  void rotate(const Context& ctx, const Tensor& in, const Tensor& out, int shift);
 
   /// Ends all waiting; what was copied since is undefined. Any thread.
   void abort();
 
  private:
   using Addresses = std::vector<const std::byte*>;
+  using Key = std::pair<std::uint64_t, std::uint64_t>;  // allocation, offset in it
   enum Word { kReady, kRead, kWords };
   struct Place;
   struct Mapping {
@@ -55,10 +61,12 @@ class PeerCopies {
   int peer(int shift) const { return (rank_ + shift + size_) % size_; }
   /// Maps the words of the others; false where that is not possible.
   bool map_words(Communicator& host);
+  static Key key_of(const void* data);
   Place place_of(const void* data) const;
   /// A tensor of another process; null where its memory cannot be reached.
   std::byte* mapped(int peer, const Place& place);
-  const Addresses& addresses(Communicator& host, const void* data);
+  /// Of a tensor that can be reached, on each rank.
+  const Addresses& addresses(const Tensor& in) const;
 
   /// Queued: peer's word `word` of this rank becomes round_, after all that is queued before.
   void post(const Context& ctx, Word word, int peer) const;
@@ -72,8 +80,8 @@ class PeerCopies {
   std::shared_ptr<void> words_, scratch_;  // words_: [kWords, size] uint32, written by the others
   std::vector<std::byte*> peer_words_;     // of each rank; own: words_
   std::uint32_t round_ = 0;
-  std::map<std::pair<int, std::uint64_t>, Mapping> mappings_;               // by rank and the address there
-  std::map<std::pair<std::uint64_t, std::uint64_t>, Addresses> addresses_;  // by allocation and offset in it
+  std::map<std::pair<int, std::uint64_t>, Mapping> mappings_;  // by rank and the address there
+  std::map<Key, Addresses> addresses_;                         // empty: cannot be reached
   cudaStream_t abort_stream_ = nullptr;
 };
 

@@ -2,6 +2,7 @@
 // as on one GPU. TRAINER_SHARE_DEVICE=1 lets the ranks share a card where there are fewer cards.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 
@@ -51,7 +52,7 @@ class Numbers {
  public:
   Numbers(const Context& ctx, Dtype dtype, std::int64_t count)
       : ctx_(ctx),
-        memory_(allocate(ctx.device, count * dtype_size(dtype), "test data")),
+        memory_(allocate(ctx.device, std::max(count * dtype_size(dtype), kReachable), "test data")),
         tensor_(tensor_over(memory_.get(), dtype, 1, count)) {}
 
   const Tensor& tensor() const { return tensor_; }
@@ -77,6 +78,7 @@ class Numbers {
   }
 
  private:
+  static constexpr std::int64_t kReachable = std::int64_t{2} << 20;  // for copy engines
   Context ctx_;
   std::shared_ptr<void> memory_;
   Tensor tensor_;
