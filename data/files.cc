@@ -38,7 +38,7 @@ std::vector<std::string> files_of_folder(const std::string& folder, const std::v
   return files;
 }
 
-std::vector<std::string> files_of_pattern(const std::string& pattern) {
+std::vector<std::string> matches_of(const std::string& pattern) {
   glob_t found{};
   const int rc = ::glob(pattern.c_str(), GLOB_NOSORT, nullptr, &found);
   std::vector<std::string> files(found.gl_pathv, found.gl_pathv + found.gl_pathc);
@@ -51,22 +51,22 @@ std::vector<std::string> files_of_pattern(const std::string& pattern) {
 
 }  // namespace
 
+FolderLister files_with_extension(std::vector<std::string_view> extensions) {
+  return
+      [extensions = std::move(extensions)](const std::string& folder) { return files_of_folder(folder, extensions); };
+}
+
 std::vector<std::string> expand_patterns(const std::vector<std::string>& patterns,
-                                         const std::vector<std::string_view>& folder_extensions) {
+                                         const FolderLister& files_of_folder) {
   if (patterns.empty()) fail(ExitCode::data, "no data files were given: name files, folders or patterns");
   std::vector<std::string> files;
   for (const std::string& pattern : patterns) {
     std::error_code ignored;  // what cannot be looked at is reported when it is opened
-    const fs::file_status status = fs::status(pattern, ignored);
-    if (fs::is_directory(status)) {
-      const auto more = files_of_folder(pattern, folder_extensions);
-      files.insert(files.end(), more.begin(), more.end());
-    } else if (fs::exists(status)) {
-      files.push_back(pattern);
-    } else {
-      const auto more = files_of_pattern(pattern);
-      files.insert(files.end(), more.begin(), more.end());
-    }
+    const bool is_folder = fs::is_directory(pattern, ignored);
+    const auto more = is_folder                      ? files_of_folder(pattern)
+                      : fs::exists(pattern, ignored) ? std::vector<std::string>{pattern}
+                                                     : matches_of(pattern);
+    files.insert(files.end(), more.begin(), more.end());
   }
   std::sort(files.begin(), files.end());
   std::map<std::string, std::string> seen;  // canonical path -> the path given

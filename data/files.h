@@ -2,17 +2,23 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 namespace trainer {
 
-/// The files that are meant by `patterns`, sorted by path: a file stands for itself, a folder for its files with one of
-/// `folder_extensions` (subfolders and hidden files are not entered), anything else is a shell pattern (*, ?, [...]).
-/// Throws Error(data) when one of them gives nothing or a file is meant twice.
-std::vector<std::string> expand_patterns(const std::vector<std::string>& patterns,
-                                         const std::vector<std::string_view>& folder_extensions);
+using FolderLister = std::function<std::vector<std::string>(const std::string& folder)>;
+
+/// The files that are meant by `patterns`, sorted by path: a file stands for itself, a folder for what
+/// `files_of_folder` says, anything else is a shell pattern (*, ?, [...]). Throws Error(data) when
+/// a pattern matches nothing or a file is meant twice.
+std::vector<std::string> expand_patterns(const std::vector<std::string>& patterns, const FolderLister& files_of_folder);
+
+/// A folder stands for its files with one of these extensions; subfolders and hidden files are not entered, and
+/// Error(data) is thrown when there is none.
+FolderLister files_with_extension(std::vector<std::string_view> extensions);
 
 /// A whole regular file, mapped read-only.
 class MappedFile {

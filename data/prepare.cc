@@ -4,15 +4,14 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <set>
 #include <span>
+#include <string_view>
 #include <system_error>
 #include <utility>
 
 #include "core/runtime/check.h"
 #include "data/byte_tokenizer.h"
-#include "data/files.h"
 #include "data/shard_writer.h"
 
 namespace trainer {
@@ -20,29 +19,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct Document {
-  std::string path;
-  std::int64_t bytes = 0;
-};
-
-std::vector<Document> find_documents(const std::vector<std::string>& inputs) {
-  std::vector<Document> documents;
-  for (const std::string& path : expand_patterns(inputs, {".txt"})) {
-    std::error_code error;
-    if (!fs::is_regular_file(path, error)) fail(ExitCode::data, "{}: is not a regular file", path);
-    const std::uintmax_t bytes = fs::file_size(path, error);
-    if (error) fail(ExitCode::data, "{}: cannot be read: {}", path, error.message());
-    if (bytes == 0) fail(ExitCode::data, "{}: is empty (0 bytes): leave it out", path);
-    documents.push_back({path, static_cast<std::int64_t>(bytes)});
-  }
-  return documents;
-}
-
-/// Shards of an earlier call, in a folder that is made when missing.
+/// Shards of an earlier call; none in a folder that is not there yet.
 std::vector<fs::path> existing_shards(const std::string& folder) {
   std::error_code error;
-  fs::create_directories(folder, error);
-  if (error) fail(ExitCode::data, "{}: the folder cannot be made: {}", folder, error.message());
+  if (!fs::exists(folder, error)) return {};
   const auto is_shard = [](const std::string& name) {
     return ::fnmatch("train-[0-9][0-9][0-9][0-9][0-9].h5", name.c_str(), 0) == 0 ||
            ::fnmatch("validation-[0-9][0-9][0-9][0-9][0-9].h5", name.c_str(), 0) == 0;
@@ -117,26 +97,6 @@ class ShardSequence {
   std::vector<ShardWriter> writers_;
 };
 
-/// Streams a document into the shards.
-void append_document(const Document& document, ShardSequence& shards) {
-  constexpr std::int64_t piece = 1 << 20;
-  std::ifstream file(document.path, std::ios::binary);
-  std::string buffer;
-  std::int64_t left = document.bytes;
-  shards.begin_document();
-  while (left > 0) {
-    buffer.resize(static_cast<std::size_t>(std::min(left, piece)));
-    file.read(buffer.data(), std::ssize(buffer));
-    if (file.gcount() != std::ssize(buffer))
-      fail(ExitCode::data, "{}: only {} of its {} bytes can be read: did it change?", document.path,
-           document.bytes - left + file.gcount(), document.bytes);
-    shards.append(ByteTokenizer::encode(buffer));
-    left -= std::ssize(buffer);
-  }
-  if (file.peek() != std::ifstream::traits_type::eof())
-    fail(ExitCode::data, "{}: grew beyond {} bytes while it was read", document.path, document.bytes);
-}
-
 void check_options(const PrepareOptions& options) {
   if (options.tokenizer != ByteTokenizer::name)
     fail(ExitCode::config, "tokenizer '{}' is not known: '{}' is", options.tokenizer, ByteTokenizer::name);
@@ -151,11 +111,18 @@ void check_options(const PrepareOptions& options) {
 
 PrepareResult prepare_text(const PrepareOptions& options) {
   check_options(options);
-  const std::vector<Document> documents = find_documents(options.inputs);
+  const std::vector<fs::path> old_shards = existing_shards(options.output_dir);
+  if (!old_shards.empty() && !options.overwrite)
+    fail(ExitCode::data, "{}: exists already ({} shards in this folder); ask for overwriting to replace them",
+         old_shards.front().native(), old_shards.size());
+
   PrepareResult result;
-  result.documents = std::ssize(documents);
+  result.text = find_text(options.inputs, options.jsonl_key);
   result.vocab_size = ByteTokenizer::vocab_size;
-  for (const Document& document : documents) result.source_bytes += document.bytes;
+  for (const TextFile& file : result.text.files) {
+    result.documents += file.documents;
+    result.source_bytes += file.bytes;
+  }
   const std::int64_t tokens = result.source_bytes + result.documents - 1;  // an end of text between two documents
   result.validation_tokens = static_cast<std::int64_t>(static_cast<double>(tokens) * options.validation_fraction);
   result.train_tokens = tokens - result.validation_tokens;
@@ -163,18 +130,22 @@ PrepareResult prepare_text(const PrepareOptions& options) {
     fail(ExitCode::data, "the validation fraction {} of {} tokens is not one token: give more text or hold out 0",
          options.validation_fraction, tokens);
 
-  const std::vector<fs::path> old_shards = existing_shards(options.output_dir);
-  if (!old_shards.empty() && !options.overwrite)
-    fail(ExitCode::data, "{}: exists already ({} shards in this folder); ask for overwriting to replace them",
-         old_shards.front().native(), old_shards.size());
+  std::error_code error;
+  fs::create_directories(options.output_dir, error);
+  if (error) fail(ExitCode::data, "{}: the folder cannot be made: {}", options.output_dir, error.message());
 
   ShardSequence shards;
   result.train = shards.plan("train", result.train_tokens, options, result.source_bytes);
   result.validation = shards.plan("validation", result.validation_tokens, options, result.source_bytes);
-  for (std::size_t i = 0; i < documents.size(); ++i) {
-    if (i > 0) shards.append(std::vector<std::int32_t>{ByteTokenizer::end_of_text});
-    append_document(documents[i], shards);
-  }
+  bool first = true;
+  DocumentReader reader;
+  reader.begin = [&] {
+    if (!first) shards.append(std::vector<std::int32_t>{ByteTokenizer::end_of_text});
+    first = false;
+    shards.begin_document();
+  };
+  reader.text = [&](std::string_view text) { shards.append(ByteTokenizer::encode(text)); };
+  for (const TextFile& file : result.text.files) read_documents(file, options.jsonl_key, reader);
   shards.publish(old_shards);
   return result;
 }

@@ -31,7 +31,7 @@ TokenDataset TokenDataset::open(const std::vector<std::string>& patterns, DataFo
     fail(ExitCode::config, "model.vocab_size is {}: token ids are 32-bit, so that it must lie in 1 .. {}", vocab_size,
          limit);
   std::vector<TokenShard> shards;
-  for (const std::string& path : expand_patterns(patterns, extensions_of(format))) {
+  for (const std::string& path : expand_patterns(patterns, files_with_extension(extensions_of(format)))) {
     shards.push_back(open_shard(path, format));
     check_vocabulary(shards.back(), vocab_size);
   }

@@ -78,9 +78,14 @@ struct CommandLine {
     data = app.add_subcommand("data", "Make and check token shards");
     data->require_subcommand(1);
     data_prepare = data->add_subcommand("prepare", "Text files to token shards");
-    data_prepare->add_option("--input", prepare.inputs, "Text files, folders or patterns; a file is a document")
+    data_prepare
+        ->add_option("--input", prepare.inputs,
+                     "Files, folders (.txt and .jsonl in them and below) or patterns; a document is a line of a .jsonl "
+                     "file, and any other file")
         ->required();
     data_prepare->add_option("--output-dir", prepare.output_dir, "Folder for the shards")->required();
+    data_prepare->add_option("--jsonl-key", prepare.jsonl_key, "Key of the text in .jsonl files")
+        ->capture_default_str();
     data_prepare->add_option("--tokenizer", prepare.tokenizer, "bytes")->capture_default_str();
     data_prepare->add_option("--validation-fraction", prepare.validation_fraction, "Share at the end that is held out")
         ->capture_default_str();

@@ -108,6 +108,112 @@ TEST(Prepare, ShardsSayWhatTheyAre) {
   H5Fclose(file);
 }
 
+// ---- Which text --------------------------------------------------------------------------------
+
+PrepareResult prepare(const TempFolder& folder, const std::vector<std::string>& inputs,
+                      const std::string& key = "text") {
+  return prepare_text(
+      {.inputs = inputs, .output_dir = folder / "out", .jsonl_key = key, .validation_fraction = 0, .overwrite = true});
+}
+
+/// "path: why" of what was skipped, relative to the folder.
+std::vector<std::string> skipped_in(const PrepareResult& result, const TempFolder& folder) {
+  std::vector<std::string> lines;
+  for (const SkippedText& one : result.text.skipped)
+    lines.push_back(fmt::format("{} x {}: {}", one.number, one.path.substr(folder.path().size() + 1),
+                                one.why.substr(0, one.why.find(':'))));
+  std::sort(lines.begin(), lines.end());
+  return lines;
+}
+
+TEST(PrepareJsonl, EachLineIsADocument) {
+  const TempFolder folder;
+  write_file(folder / "a.jsonl",
+             "{\"id\": 1, \"text\": \"first\\n\\u00e9\"}\n"
+             "\n"
+             "{\"text\": \"\", \"id\": 2}\r\n"
+             "  {\"text\": \"second\", \"more\": {\"text\": [1]}}\r\n"
+             "{\"text\": \"no line end\"}");
+  write_file(folder / "b.txt", "file");
+  const PrepareResult result = prepare(folder, {folder / "a.jsonl", folder / "b.txt"});
+  EXPECT_EQ(result.documents, 4);
+  EXPECT_EQ(result.source_bytes, 8 + 6 + 11 + 4);
+  EXPECT_EQ(result.train_tokens, 8 + 1 + 6 + 1 + 11 + 1 + 4);
+  EXPECT_EQ(result.text.files[0].documents, 3);
+  EXPECT_EQ(skipped_in(result, folder), (std::vector<std::string>{"1 x a.jsonl: a document without text"}));
+  std::vector<std::int32_t> expected;
+  for (const std::string text : {"first\n\xc3\xa9", "second", "no line end", "file"}) {
+    if (!expected.empty()) expected.push_back(ByteTokenizer::end_of_text);
+    for (const std::int32_t id : ByteTokenizer::encode(text)) expected.push_back(id);
+  }
+  EXPECT_EQ(read_ids(folder / "out"), expected);
+}
+
+TEST(PrepareJsonl, FaultsNameFileAndLine) {
+  const TempFolder folder;
+  const auto refused = [&](const std::string& second_line, const std::vector<std::string>& parts) {
+    write_file(folder / "a.jsonl", "{\"text\": \"good\"}\n" + second_line + "\n");
+    const std::string error = error_of([&] { prepare(folder, {folder / "a.jsonl"}); });
+    EXPECT_TRUE(mentions(error, {"a.jsonl:2: "})) << second_line;
+    EXPECT_TRUE(mentions(error, parts)) << second_line;
+  };
+  refused("{\"text\": \"good\"", {"is not JSON at column 16", "unexpected end of input"});
+  refused("{'text': 'quotes'}", {"is not JSON at column 2"});
+  refused("[\"text\"]", {"is JSON, but array"});
+  refused("\"text\"", {"is JSON, but string"});
+  refused("{\"content\": \"good\", \"id\": 1}", {"has no key 'text'", "'content', 'id'", "--jsonl-key"});
+  refused("{}", {"has no key 'text'; it has none"});
+  refused("{\"text\": null}", {"key 'text' is of type null"});
+  refused("{\"text\": \"caf\xe9\"}", {"not text in UTF-8: byte 0xe9 at column 14"});
+  refused("{\"text\": \"\\ud800\"}", {"is not JSON"});
+  EXPECT_FALSE(std::filesystem::exists(folder / "out"));
+  write_file(folder / "a.jsonl", "{\"content\": \"good\"}\n");
+  EXPECT_EQ(prepare(folder, {folder / "a.jsonl"}, "content").source_bytes, 4);
+}
+
+TEST(PrepareText, FoldersAreEnteredAndWhatIsSkippedIsSaid) {
+  const TempFolder folder;
+  for (const char* name : {"in/deep/er", "in/.git", "in/images"}) std::filesystem::create_directories(folder / name);
+  write_file(folder / "in/b.txt", "b");
+  write_file(folder / "in/deep/er/a.txt", "a");
+  write_file(folder / "in/deep/c.jsonl", "{\"text\": \"c\"}\n");
+  write_file(folder / "in/.git/hidden.txt", "no");
+  write_file(folder / "in/images/one.png", "\x89PNG");
+  write_file(folder / "in/README.md", "# r");
+  write_file(folder / "in/NOTES", "n");
+  write_file(folder / "in/empty.txt", "");
+  std::filesystem::create_directory_symlink(folder.path(), folder / "in/up");
+  PrepareResult result = prepare(folder, {folder / "in"});
+  EXPECT_EQ(ByteTokenizer::decode(read_ids(folder / "out")), "bca");
+  EXPECT_EQ(skipped_in(result, folder),
+            (std::vector<std::string>{"1 x in/.git: hidden", "1 x in/NOTES: no extension", "1 x in/README.md: .md",
+                                      "1 x in/empty.txt: empty (0 bytes)", "1 x in/images/one.png: .png",
+                                      "1 x in/up: a link to a folder"}));
+  // What is named is taken, also beside its folder; a folder that a pattern matches is not entered.
+  result = prepare(folder, {folder / "in", folder / "in/README.md"});
+  EXPECT_EQ(ByteTokenizer::decode(read_ids(folder / "out")), "# rbca");
+  EXPECT_EQ(result.text.skipped.size(), 5);
+  result = prepare(folder, {folder / "in/*.[tm]*", folder / "in/im*", folder / "in/NOTES"});
+  EXPECT_EQ(ByteTokenizer::decode(read_ids(folder / "out")), "n# rb");
+  EXPECT_EQ(skipped_in(result, folder), (std::vector<std::string>{"1 x in/empty.txt: empty (0 bytes)",
+                                                                  "1 x in/images: a folder that a pattern matches"}));
+}
+
+TEST(PrepareText, RefusesWhatIsNone) {
+  const TempFolder folder;
+  std::filesystem::create_directory(folder / "images");
+  write_file(folder / "images/one.png", "line 1\nline \x89PNG\n");
+  write_file(folder / "zeros", std::string(10, '\0'));
+  write_file(folder / "latin.txt", "caf\xe9");
+  const auto refused = [&](const std::string& input, const std::vector<std::string>& parts) {
+    EXPECT_TRUE(mentions(error_of([&] { prepare(folder, {folder / input}); }), parts));
+  };
+  refused("images", {"images: the folder holds no .txt or .jsonl file", "1 other skipped"});
+  refused("images/one.png", {"one.png:2: is not text in UTF-8: byte 0x89 at column 6"});
+  refused("zeros", {"zeros:1: ", "byte 0x00"});
+  EXPECT_EQ(prepare(folder, {folder / "latin.txt"}).source_bytes, 4) << ".txt files are taken byte for byte";
+}
+
 TEST(Prepare, OverwritesOnlyWhenAskedAndThenCompletely) {
   const TempFolder folder;
   const std::string out = folder / "out";

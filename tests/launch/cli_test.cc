@@ -71,6 +71,23 @@ TEST(CommandLine, TheLauncherSaysWhatIsWrong) {
   }
 }
 
+TEST(CommandLine, DataPrepareSaysWhatItTookAndWhatNot) {
+  const RunFolder folder;
+  std::filesystem::create_directories(folder / "texts/more");
+  for (int i = 0; i < 30; ++i) write_file(folder / fmt::format("texts/more/{:02}.txt", i), "ten bytes\n");
+  write_file(folder / "texts/a.jsonl", "{\"body\": \"one\"}\n{\"body\": \"two\"}\n{\"body\": \"\"}\n");
+  write_file(folder / "texts/b.md", "# b");
+  const std::string command = "data prepare --input texts --output-dir shards";
+  const Result result = folder.command(command + " --jsonl-key body");
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_TRUE(mentions(result.out, {"texts/a.jsonl              2  6 B\n", "texts/more/17.txt          1  10 B\n",
+                                    "12 more files             12  120 B\n", "a document without text",
+                                    ".md: in a folder", "shards/train-00000.h5", "32 documents, 306 B of text"}));
+  const Result refused = folder.command(command + " --overwrite");
+  EXPECT_EQ(refused.exit_code, 3);
+  EXPECT_TRUE(mentions(refused.err, {"texts/a.jsonl:1: has no key 'text'; it has 'body'"}));
+}
+
 /// A Slurm job without a Slurm: what the script gives to mpirun, and what it does with the exit code.
 TEST(CommandLine, SlurmScriptHandsTheEnvironmentToTheRanks) {
   const RunFolder folder;
