@@ -27,7 +27,7 @@ std::string why_not(const fs::directory_entry& entry) {
   if (entry.path().filename().native().front() == '.') return "hidden";
   if (entry.is_directory(ignored)) return entry.is_symlink(ignored) ? "a link to a folder" : "";
   const std::string extension = entry.path().extension().native();
-  if (extension == kPlain || extension == kJsonl) return "";
+  if (extension == kPlain || extension == kJsonl) return entry.is_regular_file(ignored) ? "" : "not a regular file";
   return fmt::format("{}: in a folder only {} and {} files are taken; name others, or a pattern",
                      extension.empty() ? "no extension" : extension, kPlain, kJsonl);
 }

@@ -183,16 +183,17 @@ TEST(PrepareText, FoldersAreEnteredAndWhatIsSkippedIsSaid) {
   write_file(folder / "in/NOTES", "n");
   write_file(folder / "in/empty.txt", "");
   std::filesystem::create_directory_symlink(folder.path(), folder / "in/up");
+  std::filesystem::create_symlink("nowhere", folder / "in/lost.txt");
   PrepareResult result = prepare(folder, {folder / "in"});
   EXPECT_EQ(ByteTokenizer::decode(read_ids(folder / "out")), "bca");
   EXPECT_EQ(skipped_in(result, folder),
             (std::vector<std::string>{"1 x in/.git: hidden", "1 x in/NOTES: no extension", "1 x in/README.md: .md",
                                       "1 x in/empty.txt: empty (0 bytes)", "1 x in/images/one.png: .png",
-                                      "1 x in/up: a link to a folder"}));
+                                      "1 x in/lost.txt: not a regular file", "1 x in/up: a link to a folder"}));
   // What is named is taken, also beside its folder; a folder that a pattern matches is not entered.
   result = prepare(folder, {folder / "in", folder / "in/README.md"});
   EXPECT_EQ(ByteTokenizer::decode(read_ids(folder / "out")), "# rbca");
-  EXPECT_EQ(result.text.skipped.size(), 5);
+  EXPECT_EQ(result.text.skipped.size(), 6);
   result = prepare(folder, {folder / "in/*.[tm]*", folder / "in/im*", folder / "in/NOTES"});
   EXPECT_EQ(ByteTokenizer::decode(read_ids(folder / "out")), "n# rb");
   EXPECT_EQ(skipped_in(result, folder), (std::vector<std::string>{"1 x in/empty.txt: empty (0 bytes)",
