@@ -194,6 +194,7 @@ TEST(PrepareText, FoldersAreEnteredAndWhatIsSkippedIsSaid) {
   result = prepare(folder, {folder / "in", folder / "in/README.md"});
   EXPECT_EQ(ByteTokenizer::decode(read_ids(folder / "out")), "# rbca");
   EXPECT_EQ(result.text.skipped.size(), 6);
+  std::filesystem::remove(folder / "in/lost.txt");
   result = prepare(folder, {folder / "in/*.[tm]*", folder / "in/im*", folder / "in/NOTES"});
   EXPECT_EQ(ByteTokenizer::decode(read_ids(folder / "out")), "n# rb");
   EXPECT_EQ(skipped_in(result, folder), (std::vector<std::string>{"1 x in/empty.txt: empty (0 bytes)",
