@@ -82,10 +82,12 @@ struct AddArgs {
   Tensor a, b, out;  // [N, C] T
 };
 /// out = parts[0] + parts[1] + ..., added in this order in A, rounded once: what several ranks computed of one sum. out
-/// may be one of the parts.
+/// may be one of the parts, or `own`.
 struct SumPartsArgs {
   Tensor parts;  // [P * N, C] T: part after part
-  Tensor out;    // [N, C] T
+  Tensor own;    // [N, C] T, optional: stands for parts[own_part], which is not read
+  std::int64_t own_part = 0;
+  Tensor out;  // [N, C] T
 };
 /// x += bias on every row.
 struct AddBiasArgs {

@@ -113,11 +113,11 @@ class NcclCommunicator final : public Communicator {
   static bool on_host(const Context& ctx) { return ctx.device.kind == DeviceKind::cpu; }
   /// Carries out planned faults; returns the count to use.
   std::int64_t enter(std::int64_t count) const;
-  /// What copies `count` elements of `in` between each two ranks; null: NCCL does.
-  PeerCopies* peers_for(std::int64_t count, const Tensor& in) const {
-    PeerCopies* const peers = group_->peers();
+  /// Where copy engines find `in` on each rank, to bring `count` elements from one to another; null: NCCL does.
+  const PeerCopies::Addresses* reach(PeerCopies::Call call, std::int64_t count, const Tensor& in,
+                                     const Tensor& out) const {
     const bool large = count * dtype_size(in.dtype) >= job_->options.peer_copy_bytes;
-    return peers != nullptr && large && peers->reach(*host_, in) ? peers : nullptr;
+    return group_->peers() != nullptr && large ? group_->peers()->reach(*host_, call, in, out) : nullptr;
   }
 
   std::shared_ptr<NcclJob> job_;
@@ -149,9 +149,10 @@ void NcclCommunicator::reduce_scatter(const Context& ctx, const Tensor& in, cons
   if (on_host(ctx)) return host_->reduce_scatter(ctx, in, out);
   if (!group_) return alone(ctx, in, out);
   const auto count = static_cast<std::size_t>(enter(out.numel()));
-  PeerCopies* const peers = PeerCopies::adds(in.dtype) ? peers_for(out.numel(), in) : nullptr;
+  const auto* const sources =
+      PeerCopies::adds(in.dtype) ? reach(PeerCopies::Call::reduce_scatter, out.numel(), in, out) : nullptr;
   group_->queue(ctx, "reduce_scatter", in.bytes(), [&](ncclComm_t comm, cudaStream_t stream) {
-    if (peers != nullptr) return peers->reduce_scatter(ctx, in, out), ncclSuccess;
+    if (sources != nullptr) return group_->peers()->reduce_scatter(ctx, *sources, in, out), ncclSuccess;
     return ncclReduceScatter(in.data, out.data, count, element_type(in.dtype), ncclSum, comm, stream);
   });
 }
@@ -163,9 +164,9 @@ void NcclCommunicator::all_gather(const Context& ctx, const Tensor& in, const Te
   if (on_host(ctx)) return host_->all_gather(ctx, in, out);
   if (!group_) return alone(ctx, in, out);
   const std::size_t bytes = bytes_of(enter(in.numel()), in);
-  PeerCopies* const peers = peers_for(in.numel(), in);
+  const auto* const sources = reach(PeerCopies::Call::all_gather, in.numel(), in, out);
   group_->queue(ctx, "all_gather", out.bytes(), [&](ncclComm_t comm, cudaStream_t stream) {
-    if (peers != nullptr) return peers->all_gather(ctx, in, out), ncclSuccess;
+    if (sources != nullptr) return group_->peers()->all_gather(ctx, *sources, in, out), ncclSuccess;
     return ncclAllGather(in.data, out.data, bytes, ncclUint8, comm, stream);
   });
 }
@@ -175,9 +176,9 @@ void NcclCommunicator::rotate(const Context& ctx, const Tensor& in, const Tensor
   if (on_host(ctx)) return host_->rotate(ctx, in, out, shift);
   if (!group_ || shift == 0) return alone(ctx, in, out);
   const std::size_t bytes = bytes_of(enter(in.numel()), in);
-  PeerCopies* const peers = peers_for(in.numel(), in);
+  const auto* const sources = reach(PeerCopies::Call::rotate, in.numel(), in, out);
   group_->queue(ctx, "rotate", in.bytes(), [&](ncclComm_t comm, cudaStream_t stream) {
-    if (peers != nullptr) return peers->rotate(ctx, in, out, shift), ncclSuccess;
+    if (sources != nullptr) return group_->peers()->rotate(ctx, *sources, in, out, shift), ncclSuccess;
     return send_and_receive(
         [&] { return ncclSend(in.data, bytes, ncclUint8, (rank() + size() - shift) % size(), comm, stream); },
         [&] { return ncclRecv(out.data, bytes, ncclUint8, (rank() + shift) % size(), comm, stream); });

@@ -79,6 +79,10 @@ Allocation allocation_of(const void* data) {
   return allocation;
 }
 
+std::uint64_t offset_of(const void* data) {
+  return address(data) - allocation_of(data).base;
+}
+
 /// Of the allocation that holds `data`: the next one at the same address has another.
 std::uint64_t identity_of(const void* data) {
   std::uint64_t identity = 0;
@@ -135,14 +139,10 @@ PeerCopies::~PeerCopies() {
   if (abort_stream_ != nullptr) cudaStreamDestroy(abort_stream_);
 }
 
-PeerCopies::Key PeerCopies::key_of(const void* data) {
-  return {identity_of(data), address(data) - allocation_of(data).base};
-}
-
 PeerCopies::Place PeerCopies::place_of(const void* data) const {
   const Allocation allocation = allocation_of(data);
   Place place{.base = allocation.base, .identity = identity_of(data), .number = addresses_.size()};
-  place.offset = address(data) - place.base;
+  place.offset = offset_of(data);
   place.shared =
       allocation.bytes >= kBlockBytes && cudaIpcGetMemHandle(&place.allocation, const_cast<void*>(data)) == cudaSuccess;
   return place;
@@ -171,26 +171,23 @@ std::byte* PeerCopies::mapped(int peer, const Place& place) {
   return mapping.memory.get() + place.offset;
 }
 
-bool PeerCopies::reach(Communicator& host, const Tensor& in) {
-  const auto met = addresses_.find(key_of(in.data));
-  if (met != addresses_.end()) return !met->second.empty();
-  const std::vector<Place> all = exchange(host, place_of(in.data));
-  Addresses found;
-  for (int peer = 0; peer < size_; ++peer) {
-    const Place& place = all[static_cast<std::size_t>(peer)];
-    TRAINER_CHECK(place.number == addresses_.size(), "ranks {} and {} met tensors in different orders", rank_, peer);
-    const std::byte* const memory = peer == rank_ ? static_cast<const std::byte*>(in.data) : mapped(peer, place);
-    if (memory != nullptr) found.push_back(memory);
+const PeerCopies::Addresses* PeerCopies::reach(Communicator& host, Call call, const Tensor& in, const Tensor& out) {
+  const Key key{call, in.bytes(), identity_of(in.data), offset_of(in.data), identity_of(out.data), offset_of(out.data)};
+  auto met = addresses_.find(key);
+  if (met == addresses_.end()) {
+    const std::vector<Place> all = exchange(host, place_of(in.data));
+    Addresses found;
+    for (int peer = 0; peer < size_; ++peer) {
+      const Place& place = all[static_cast<std::size_t>(peer)];
+      TRAINER_CHECK(place.number == addresses_.size(), "ranks {} and {} made calls in different orders", rank_, peer);
+      const std::byte* const memory = peer == rank_ ? static_cast<const std::byte*>(in.data) : mapped(peer, place);
+      if (memory != nullptr) found.push_back(memory);
+    }
+    cudaGetLastError();  // where one could not be mapped
+    if (!agree(host, found.size() == all.size())) found.clear();
+    met = addresses_.emplace(key, std::move(found)).first;
   }
-  cudaGetLastError();  // where one could not be mapped
-  if (!agree(host, found.size() == all.size())) found.clear();
-  return !addresses_.emplace(key_of(in.data), std::move(found)).first->second.empty();
-}
-
-const PeerCopies::Addresses& PeerCopies::addresses(const Tensor& in) const {
-  const auto met = addresses_.find(key_of(in.data));
-  TRAINER_CHECK(met != addresses_.end() && !met->second.empty(), "a tensor that cannot be reached");
-  return met->second;
+  return met->second.empty() ? nullptr : &met->second;
 }
 
 void PeerCopies::post(const Context& ctx, Word word, int peer) const {
@@ -215,8 +212,7 @@ void PeerCopies::end_round(const Context& ctx) const {
   for (int shift = 1; shift < size_; ++shift) await(ctx, kRead, peer(-shift));
 }
 
-void PeerCopies::all_gather(const Context& ctx, const Tensor& in, const Tensor& out) {
-  const Addresses& sources = addresses(in);
+void PeerCopies::all_gather(const Context& ctx, const Addresses& sources, const Tensor& in, const Tensor& out) {
   const std::int64_t bytes = in.bytes();
   auto* const parts = static_cast<std::byte*>(out.data);
   ++round_;
@@ -231,8 +227,7 @@ void PeerCopies::all_gather(const Context& ctx, const Tensor& in, const Tensor& 
   end_round(ctx);
 }
 
-void PeerCopies::reduce_scatter(const Context& ctx, const Tensor& in, const Tensor& out) {
-  const Addresses& sources = addresses(in);
+void PeerCopies::reduce_scatter(const Context& ctx, const Addresses& sources, const Tensor& in, const Tensor& out) {
   if (scratch_ == nullptr) scratch_ = allocate(device_, kScratchBytes, "the parts of peer sums");
   const std::int64_t element = dtype_size(out.dtype), count = out.numel();
   const std::int64_t piece = std::min(count, kScratchBytes / element / size_ / 64 * 64);
@@ -242,19 +237,23 @@ void PeerCopies::reduce_scatter(const Context& ctx, const Tensor& in, const Tens
   for (std::int64_t first = 0; first < count; first += piece) {
     const std::int64_t elements = std::min(piece, count - first);
     const Tensor parts = tensor_over(scratch_.get(), out.dtype, size_, elements);
-    for (int source = 0; source < size_; ++source)
-      copy(ctx, parts.row_range(source, 1).data,
-           sources[static_cast<std::size_t>(source)] + (rank_ * count + first) * element, elements * element);
+    const std::int64_t offset = (rank_ * count + first) * element;
+    for (int shift = 1; shift < size_; ++shift) {
+      const int source = peer(shift);
+      copy(ctx, parts.row_range(source, 1).data, sources[static_cast<std::size_t>(source)] + offset,
+           elements * element);
+    }
     ops::sum_parts(ctx,
                    {.parts = parts,
+                    .own = tensor_over(static_cast<std::byte*>(in.data) + offset, out.dtype, 1, elements),
+                    .own_part = rank_,
                     .out = tensor_over(static_cast<std::byte*>(out.data) + first * element, out.dtype, 1, elements)});
   }
   for (int shift = 1; shift < size_; ++shift) post(ctx, kRead, peer(shift));
   end_round(ctx);
 }
 
-void PeerCopies::rotate(const Context& ctx, const Tensor& in, const Tensor& out, int shift) {
-  const Addresses& sources = addresses(in);
+void PeerCopies::rotate(const Context& ctx, const Addresses& sources, const Tensor& in, const Tensor& out, int shift) {
   const int source = peer(shift), reader = peer(-shift);
   ++round_;
   post(ctx, kReady, reader);

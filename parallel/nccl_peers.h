@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -33,23 +34,27 @@ class PeerCopies {
   /// Whether reduce_scatter takes tensors of this type: those of training.
   static bool adds(Dtype dtype) { return is_floating(dtype) && dtype != Dtype::f64; }
 
-  /// Whether all ranks can read what the others pass as `in`; the same answer everywhere. Before each of the calls
-  /// below, by all ranks: the first time that they meet a tensor they exchange its addresses through `host`, a
-  /// communicator with the same ranks. Memory below 2 MiB is not reached: CUDA shares the blocks that it cuts such
-  /// pieces from.
-  bool reach(Communicator& host, const Tensor& in);
+  /// What the ranks pass as `in` of a call, where this rank can read it: an address for each of them.
+  using Addresses = std::vector<const std::byte*>;
+  enum class Call : std::uint8_t { all_gather, reduce_scatter, rotate };
+
+  /// Before each of the calls below. Null on all ranks where one cannot read another's tensor. Collective: the first
+  /// time that ranks make a call they exchange addresses through `host`, a communicator with the same ranks. Each may
+  /// pass another part of its memory, so that one may have met its tensor before and another not: only the whole call
+  /// is new to all or to none. Memory below 2 MiB is not reached: CUDA shares the blocks that it cuts such pieces from.
+  const Addresses* reach(Communicator& host, Call call, const Tensor& in, const Tensor& out);
 
   /// As in Communicator. The sums are added in the order of the ranks, in float32 for 16-bit types, and rounded once.
-  void all_gather(const Context& ctx, const Tensor& in, const Tensor& out);
-  void reduce_scatter(const Context& ctx, const Tensor& in, const Tensor& out);
-  void rotate(const Context& ctx, const Tensor& in, const Tensor& out, int shift);
+  void all_gather(const Context& ctx, const Addresses& sources, const Tensor& in, const Tensor& out);
+  void reduce_scatter(const Context& ctx, const Addresses& sources, const Tensor& in, const Tensor& out);
+  void rotate(const Context& ctx, const Addresses& sources, const Tensor& in, const Tensor& out, int shift);
 
   /// Ends all waiting; what was copied since is undefined. Any thread.
   void abort();
 
  private:
-  using Addresses = std::vector<const std::byte*>;
-  using Key = std::pair<std::uint64_t, std::uint64_t>;  // allocation, offset in it
+  /// The call, its bytes, and allocation and offset of both tensors.
+  using Key = std::tuple<Call, std::int64_t, std::uint64_t, std::uint64_t, std::uint64_t, std::uint64_t>;
   enum Word { kReady, kRead, kWords };
   struct Place;
   struct Mapping {
@@ -61,12 +66,9 @@ class PeerCopies {
   int peer(int shift) const { return (rank_ + shift + size_) % size_; }
   /// Maps the words of the others; false where that is not possible.
   bool map_words(Communicator& host);
-  static Key key_of(const void* data);
   Place place_of(const void* data) const;
   /// A tensor of another process; null where its memory cannot be reached.
   std::byte* mapped(int peer, const Place& place);
-  /// Of a tensor that can be reached, on each rank.
-  const Addresses& addresses(const Tensor& in) const;
 
   /// Queued: peer's word `word` of this rank becomes round_, after all that is queued before.
   void post(const Context& ctx, Word word, int peer) const;

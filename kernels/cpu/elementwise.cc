@@ -51,12 +51,17 @@ void add(const Context&, const AddArgs& args) {
 
 void sum_parts(const Context&, const SumPartsArgs& args) {
   const std::int64_t rows = args.out.rows, cols = args.out.cols, parts = parts_of(args.parts, args.out, "sum_parts");
+  if (args.own) check_shape(args.own, "sum_parts: own", args.out.dtype, rows, cols);
   visit_float(args.out.dtype, [&]<class T>(TypeTag<T>) {
     const Rows<T> from = rows_of<T>(args.parts), out = rows_of<T>(args.out);
+    const Rows<T> own = args.own ? rows_of<T>(args.own) : Rows<T>{};
     parallel_for(rows, parts * cols, [&](std::int64_t n) {
       for (std::int64_t c = 0; c < cols; ++c) {
-        Acc<T> sum = widen(from[n][c]);
-        for (std::int64_t part = 1; part < parts; ++part) sum += widen(from[part * rows + n][c]);
+        const auto value = [&](std::int64_t part) {
+          return widen(args.own && part == args.own_part ? own[n][c] : from[part * rows + n][c]);
+        };
+        Acc<T> sum = value(0);
+        for (std::int64_t part = 1; part < parts; ++part) sum += value(part);
         out[n][c] = narrow<T>(sum);
       }
     });

@@ -104,21 +104,25 @@ struct Add {
 
 template <class T>
 struct SumParts {
-  View<T> parts, out;
+  View<T> parts, own, out;
   int64_t rows;  // of a part
   int count;
+  int own_part;  // -1: own is absent
 
   template <int N>
   struct Loaded {
     float sum[N];
   };
+  __device__ const T* at(int part, int64_t row, int64_t col) const {
+    return part == own_part ? own.at(row, col) : parts.at(part * rows + row, col);
+  }
   template <int N>
   __device__ Loaded<N> load(int64_t row, int64_t col) const {
     Loaded<N> loaded;
-    Packed<T, N>::load(parts.at(row, col)).unpack(loaded.sum);
+    Packed<T, N>::load(at(0, row, col)).unpack(loaded.sum);
     for (int part = 1; part < count; ++part) {
       float x[N];
-      Packed<T, N>::load(parts.at(part * rows + row, col)).unpack(x);
+      Packed<T, N>::load(at(part, row, col)).unpack(x);
 #pragma unroll
       for (int i = 0; i < N; ++i) loaded.sum[i] += x[i];
     }
@@ -207,14 +211,17 @@ void add(const Context& ctx, const AddArgs& args) {
 
 void sum_parts(const Context& ctx, const SumPartsArgs& args) {
   const Tensor &parts = args.parts, &out = args.out;
+  const Tensor& own = args.own ? args.own : out;  // out: not read
+  check_shape(own, "sum_parts: own", out.dtype, out.rows, out.cols);
   const auto count = static_cast<int>(parts_of(parts, out, "sum_parts"));
+  const int own_part = args.own ? static_cast<int>(args.own_part) : -1;
   visit_float(out.dtype, "sum_parts", [&](auto tag) {
     using T = typename decltype(tag)::type;
-    const bool flat = parts.contiguous() && out.contiguous();
+    const bool flat = parts.contiguous() && own.contiguous() && out.contiguous();
     const Tensor from = flat ? parts.reshape(count, out.numel()) : parts;  // a part is one row
-    const Tensor to = flat ? out.flat() : out;
-    const SumParts<T> body{view_of<T>(from), view_of<T>(to), to.rows, count};
-    launch_elementwise<kVector<T>, 2>(ctx, body, to.rows, to.cols, all_aligned16(from, to), "sum_parts");
+    const Tensor mine = flat ? own.flat() : own, to = flat ? out.flat() : out;
+    const SumParts<T> body{view_of<T>(from), view_of<T>(mine), view_of<T>(to), to.rows, count, own_part};
+    launch_elementwise<kVector<T>, 2>(ctx, body, to.rows, to.cols, all_aligned16(from, mine, to), "sum_parts");
   });
 }
 

@@ -73,9 +73,12 @@ TEST(GpuSumParts, IntoOtherMemoryAndOntoAPart) {
       Twins twins;
       const Twin& parts = twins.make("parts", dtype, count * shape.rows, shape.cols, layout).randomise(1).exact();
       const Twin& out = twins.make("out", dtype, shape.rows, shape.cols, layout).exact();
+      const Twin& own = twins.make("own", dtype, shape.rows, shape.cols, layout).randomise(2).exact();
       twins.check([&](const Context& ctx) {
         const Tensor all = parts.tensor(ctx);
         ops::sum_parts(ctx, {.parts = all, .out = out.tensor(ctx)});
+        for (const std::int64_t part : {std::int64_t{0}, count - 1})
+          ops::sum_parts(ctx, {.parts = all, .own = own.tensor(ctx), .own_part = part, .out = own.tensor(ctx)});
         ops::sum_parts(ctx, {.parts = all, .out = all.row_range((count - 1) * shape.rows, shape.rows)});
       });
     }

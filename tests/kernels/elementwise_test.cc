@@ -81,6 +81,20 @@ TEST(SumParts, AddsInOrderAndRoundsOnce) {
     }
 }
 
+TEST(SumParts, TakesOneOfThemFromElsewhere) {
+  const std::int64_t parts_count = 3, rows = 2, cols = 9;
+  const HostTensor parts = random_tensor(parts_count * rows, cols, 1);
+  HostTensor all(Dtype::f64, rows, cols);
+  ops::sum_parts(kCpu, {.parts = parts, .out = all});
+  for (std::int64_t part = 0; part < parts_count; ++part) {
+    HostTensor rest = parts, own(Dtype::f64, rows, cols);
+    ops::cast(kCpu, {.in = parts.tensor().row_range(part * rows, rows), .out = own});
+    ops::fill(kCpu, {.x = rest.tensor().row_range(part * rows, rows), .value = std::nan("")});
+    ops::sum_parts(kCpu, {.parts = rest, .own = own, .own_part = part, .out = own});
+    EXPECT_TRUE(own.same_bits(all)) << part;
+  }
+}
+
 TEST(AddBias, AddsToEveryRowAndItsGradientIsTheColumnSum) {
   const HostTensor before = random_tensor(5, 70, 1);  // wider than a block of columns
   HostTensor x = before, bias = random_tensor(70, 1, 2);
