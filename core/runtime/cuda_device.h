@@ -19,6 +19,7 @@ std::shared_ptr<void> allocate_pinned(int index, std::int64_t bytes, std::string
 void copy(void* stream, void* to, const void* from, std::int64_t bytes, Way way);
 void fill_bytes(void* stream, void* to, int value, std::int64_t bytes);
 void synchronize(void* stream);
+void call_host(void* stream, void (*call)(void*), void* argument);
 std::shared_ptr<void> make_stream(int index, StreamPriority priority);
 std::shared_ptr<void> make_event(int index);
 void record(void* event, void* stream);

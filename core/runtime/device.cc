@@ -78,6 +78,18 @@ void synchronize(const Context& ctx) {
   if (on_cuda(ctx.device)) cuda_device::synchronize(ctx.stream);
 }
 
+double clock_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+void read_clock(const Context& ctx, double* seconds) {
+  const auto read = [](void* to) { *static_cast<double*>(to) = clock_seconds(); };
+  if (on_cuda(ctx.device))
+    cuda_device::call_host(ctx.stream, read, seconds);
+  else
+    read(seconds);
+}
+
 Stream::Stream(Device device, StreamPriority priority)
     : handle_(on_cuda(device) ? cuda_device::make_stream(device.index, priority) : nullptr) {}
 

@@ -57,6 +57,11 @@ void stage_out(const Context& ctx, const void* staged, void* host, std::int64_t 
 /// Waits until everything queued on ctx.stream is done. Throws Error(other) when a kernel failed.
 void synchronize(const Context& ctx);
 
+/// A clock that only moves forward.
+double clock_seconds();
+/// Writes clock_seconds() to `*seconds` when the stream comes to it; that memory must live until then.
+void read_clock(const Context& ctx, double* seconds);
+
 /// Whose thread blocks a card starts first, where both wait.
 enum class StreamPriority : std::uint8_t { normal, high };
 

@@ -153,6 +153,10 @@ void synchronize(void* stream) {
   check_cuda(cudaStreamSynchronize(as_stream(stream)), "cudaStreamSynchronize");
 }
 
+void call_host(void* stream, void (*call)(void*), void* argument) {
+  check_cuda(cudaLaunchHostFunc(as_stream(stream), call, argument), "cudaLaunchHostFunc");
+}
+
 std::shared_ptr<void> make_stream(int index, StreamPriority priority) {
   const CurrentDevice current(index);
   int lowest = 0, highest = 0;

@@ -35,6 +35,9 @@ void fill_bytes(void* /*stream*/, void* /*to*/, int /*value*/, std::int64_t /*by
 void synchronize(void* /*stream*/) {
   no_cuda();
 }
+void call_host(void* /*stream*/, void (* /*call*/)(void*), void* /*argument*/) {
+  no_cuda();
+}
 std::shared_ptr<void> make_stream(int /*index*/, StreamPriority /*priority*/) {
   no_cuda();
 }

@@ -45,8 +45,8 @@ Engine::Engine(const Config& config, Context ctx, std::unique_ptr<Communicator> 
       tp_(ctx, mesh_.tp(), config.parallelism.sequence_parallel, config.comm.overlap),
       queue_(ctx, config.comm.overlap),
       grad_scale_(1.0 / static_cast<double>(config.train.global_batch_size * config.train.seq_length)),
-      reported_{Reported{allocate_pinned(ctx.device, sizeof(UpdateState), "update state"), Event(ctx.device)},
-                Reported{allocate_pinned(ctx.device, sizeof(UpdateState), "update state"), Event(ctx.device)}},
+      reported_{Reported{allocate_pinned(ctx.device, sizeof(StepEnd), "update state"), Event(ctx.device)},
+                Reported{allocate_pinned(ctx.device, sizeof(StepEnd), "update state"), Event(ctx.device)}},
       staging_{Staging{nullptr, Event(ctx.device)}, Staging{nullptr, Event(ctx.device)}} {
   if (ctx_.device.kind == DeviceKind::cpu) {
     estimate_ = plan_memory(config_, mesh_, DeviceKind::cpu);
@@ -159,22 +159,28 @@ void Engine::step(const MicroBatchSource& source, std::int64_t step, double lr) 
 
 void Engine::report_state() {
   Reported& slot = reported_[static_cast<std::size_t>(steps_queued_++) % reported_.size()];
-  copy_to_host(ctx_, slot.memory.get(), parts_->state.data, sizeof(UpdateState));
+  auto* const end = static_cast<StepEnd*>(slot.memory.get());
+  copy_to_host(ctx_, &end->state, parts_->state.data, sizeof end->state);
+  read_clock(ctx_, &end->seconds);
   slot.done.record(ctx_);
 }
 
-const UpdateState& Engine::wait_for(std::int64_t queued_step) {
+const StepEnd& Engine::wait_for(std::int64_t queued_step) {
   const Reported& slot = reported_[static_cast<std::size_t>(queued_step) % reported_.size()];
   slot.done.synchronize();
-  return *static_cast<const UpdateState*>(slot.memory.get());
+  return *static_cast<const StepEnd*>(slot.memory.get());
 }
 
-const UpdateState& Engine::state() {
+const StepEnd& Engine::end_of_step() {
   return wait_for(steps_queued_ - 1);
 }
 
-const UpdateState& Engine::previous_state() {
+const StepEnd& Engine::end_of_previous_step() {
   return wait_for(steps_queued_ - 2);
+}
+
+const UpdateState& Engine::state() {
+  return end_of_step().state;
 }
 
 void Engine::restore_state(const UpdateState& state) {
@@ -204,7 +210,7 @@ EvalResult Engine::evaluate(const MicroBatchSource& source, std::int64_t steps) 
 
 void Engine::warm_up(const MicroBatch& micro_batch) {
   Communicator& world = mesh_.world();
-  set_gemm_tuning(ctx_, world.rank() == 0 ? GemmTuning::time : GemmTuning::off);
+  set_gemm_tuning(ctx_, world.rank() == 0 ? GemmTuning::time : GemmTuning::keep_pace);
   tp_.set_overlap(ctx_, false);  // products are timed alone
   zero_sums();
   const std::int64_t passes = std::min<std::int64_t>(2, accumulation_steps(config_));

@@ -23,6 +23,12 @@ struct EvalResult {
   std::int64_t target_tokens = 0;
 };
 
+/// How a step ended.
+struct StepEnd {
+  UpdateState state;   // what was decided, and figures
+  double seconds = 0;  // clock_seconds() at that moment, however late the host looks
+};
+
 class Engine {
  public:
   /// `config` is resolved and checked for world.size(). Allocates everything; throws Error(memory) when it does not
@@ -60,10 +66,11 @@ class Engine {
   WeightSource& weights() { return *parts_->weights; }
   GradSink& sink() { return parts_->sink; }
   Optimizer& optimizer() { return parts_->optimizer; }
-  /// Decision and figures of the newest step, once it is done.
-  const UpdateState& state();
+  /// How the newest step ended, once it has.
+  const StepEnd& end_of_step();
   /// The same of the step before it: while the newest runs, the host need not wait for this.
-  const UpdateState& previous_state();
+  const StepEnd& end_of_previous_step();
+  const UpdateState& state();  // of end_of_step()
   /// Where a run goes on: the state that a checkpoint holds.
   void restore_state(const UpdateState& state);
 
@@ -90,7 +97,7 @@ class Engine {
 
  private:
   UpdateState* device_state() const { return static_cast<UpdateState*>(parts_->state.data); }
-  const UpdateState& wait_for(std::int64_t queued_step);
+  const StepEnd& wait_for(std::int64_t queued_step);
   void report_state();
   void zero_sums();
   void poison_gradients();
@@ -106,9 +113,9 @@ class Engine {
   MemoryEstimate estimate_;
   std::unique_ptr<Arena> arena_;
   std::unique_ptr<EngineParts> parts_;
-  /// Host copies of the last two steps' states, filled in the order of the stream.
+  /// Of the last two steps, filled in the order of the stream.
   struct Reported {
-    std::shared_ptr<void> memory;  // an UpdateState
+    std::shared_ptr<void> memory;  // a StepEnd
     Event done;
   };
   std::array<Reported, 2> reported_;

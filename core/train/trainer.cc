@@ -25,10 +25,6 @@
 namespace trainer {
 namespace {
 
-double monotonic_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
 double unix_seconds() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
@@ -101,7 +97,7 @@ Trainer::Trainer(const Config& config, const Launch& launch, std::unique_ptr<Com
   loader_ = std::make_unique<Loader>(train_data_, sampler, loader_shape(config_, engine_.mesh()), step_);
   if (print_.sample_ids)
     engine_.observe([this](const MicroBatch& micro_batch) { log_.info(sample_ids_line(micro_batch)); });
-  const double now = monotonic_seconds();
+  const double now = clock_seconds();
   meter_ = std::make_unique<ThroughputMeter>(
       ThroughputMeter::Setup{
           .tokens_per_step = config_.train.global_batch_size * config_.train.seq_length,
@@ -219,7 +215,7 @@ void Trainer::load() {
 
 void Trainer::save() {
   if (saved_step_ == step_) return;
-  meter_->pause(monotonic_seconds());
+  meter_->pause(clock_seconds());
   const SaveResult result =
       save_checkpoint({.save_dir = config_.checkpoint.save_dir,
                        .step = step_,
@@ -233,7 +229,7 @@ void Trainer::save() {
                        .is_good = is_after_an_update},
                       engine_.mesh().world(), fault_);
   saved_step_ = step_;
-  meter_->resume(monotonic_seconds());
+  meter_->resume(clock_seconds());
   if (!lead()) return;
   progress_->clear();
   for (const std::string& warning : result.warnings) log_.warn(warning);
@@ -246,8 +242,8 @@ void Trainer::save() {
 }
 
 void Trainer::evaluate() {
-  engine_.state();  // the end of the step, whose time counts as training
-  meter_->pause(monotonic_seconds());
+  engine_.end_of_step();  // until then its time counts as training
+  meter_->pause(clock_seconds());
   fault_.at("evaluate");
   const std::int64_t windows = num_windows(validation_data_->num_tokens(), config_.train.seq_length);
   const std::int64_t batch = config_.train.global_batch_size;
@@ -255,14 +251,15 @@ void Trainer::evaluate() {
   const std::int64_t steps = config_.eval.batches == 0 ? all : std::min(all, config_.eval.batches);
   Loader loader(*validation_data_, Sampler::in_order(windows), loader_shape(config_, engine_.mesh()), 0);
   last_eval_ = engine_.evaluate([&]() -> const MicroBatch& { return loader.next(); }, steps);
-  meter_->resume(monotonic_seconds());
+  meter_->resume(clock_seconds());
 }
 
 void Trainer::settle(std::int64_t through) {
   while (settled_ < through) {
     ++settled_;
-    const UpdateState& state = settled_ == step_ ? engine_.state() : engine_.previous_state();
-    meter_->step_done();
+    const StepEnd& end = settled_ == step_ ? engine_.end_of_step() : engine_.end_of_previous_step();
+    const UpdateState& state = end.state;
+    meter_->step_done(end.seconds);
     if (!start_reported_) report_start();
     report(settled_, state);
     if (lead() && state.consecutive_skips == 1 && state.skipped != 0) report_skip(settled_, state);
@@ -307,7 +304,7 @@ void Trainer::report(std::int64_t step, const UpdateState& state) {
   record.grad_norm = state.grad_norm;
   if (uses_loss_scaling(config_.precision)) record.loss_scale = state.loss_scale;
   record.skipped = state.skipped != 0;
-  if (const auto window = meter_->close_window(monotonic_seconds())) {
+  if (const auto window = meter_->close_window()) {
     record.tokens_per_second = window->tokens_per_second;
     record.step_ms = window->step_ms;
     time_left_.add(window->step_ms);
@@ -351,7 +348,7 @@ void Trainer::warm_up() {
   if (lead() && !add_to_gemm_cache(cache, gemm_choices(engine_.context())))
     log_.warn(fmt::format("cannot keep the GEMM choices in '{}'; the next start times them again", cache));
   launch_.startup.end("GEMM choices and attention plans");
-  meter_->restart(monotonic_seconds());
+  meter_->restart(clock_seconds());
 }
 
 ExitCode Trainer::run() {
@@ -383,8 +380,8 @@ ExitCode Trainer::run() {
                             checkpoint.save_on_signal ? " and saves" : ""));
     }
     if (evaluates) evaluate();
-    const bool done = engine_.context().device.kind == DeviceKind::cpu;
-    if (done || last || evaluates || saves || stops || print_.state_hash) settle(step_);
+    const bool first = !start_reported_, done = engine_.context().device.kind == DeviceKind::cpu;
+    if (first || done || last || evaluates || saves || stops || print_.state_hash) settle(step_);
     last_eval_.reset();
     if (print_.state_hash) log_.info(fmt::format("state_hash step {}: {:016x}", step_, state_hash(engine_)));
     if (saves || (stops && checkpoint.save_on_signal)) save();

@@ -88,5 +88,21 @@ TEST(Device, AnEventOrdersTwoStreams) {
   EXPECT_GT(done.milliseconds_since(start), 0.0);
 }
 
+TEST(Device, TheClockIsReadWhenTheStreamComesToIt) {
+  TRAINER_REQUIRE_GPU();
+  const Context& ctx = gpu_context();
+  constexpr std::int64_t kBytes = std::int64_t{1} << 30;
+  const auto memory = allocate(ctx.device, kBytes, "a test");
+  double start = 0, end = 0;
+  const double before = clock_seconds();
+  read_clock(ctx, &start);
+  for (int i = 0; i < 20; ++i) fill_bytes(ctx, memory.get(), i, kBytes);
+  read_clock(ctx, &end);
+  synchronize(ctx);
+  EXPECT_LT(before, start);
+  EXPECT_LT(end, clock_seconds());
+  EXPECT_GT(end - start, 0.001) << "20 GiB at 20 TB/s";
+}
+
 }  // namespace
 }  // namespace trainer::testing

@@ -1,6 +1,7 @@
 #include "core/train/reporting/throughput.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "core/runtime/check.h"
 
@@ -47,33 +48,39 @@ std::optional<double> peak_tflops(std::string_view device_name, Dtype dtype) {
   return std::nullopt;
 }
 
+void ThroughputMeter::step_done(double end) {
+  seconds_ += end - last_end_;
+  while (!pauses_.empty() && pauses_.front().from < end) {
+    seconds_ -= pauses_.front().to - pauses_.front().from;
+    pauses_.erase(pauses_.begin());
+  }
+  last_end_ = end;
+  ++steps_;
+}
+
 void ThroughputMeter::pause(double now) {
   TRAINER_CHECK(!paused_, "the throughput meter is paused already");
   paused_ = true;
-  paused_at_ = now;
+  pauses_.push_back({now, now});
 }
 
 void ThroughputMeter::resume(double now) {
   TRAINER_CHECK(paused_, "the throughput meter is not paused");
   paused_ = false;
-  paused_seconds_ += now - paused_at_;
+  pauses_.back().to = now;
 }
 
-std::optional<ThroughputMeter::Window> ThroughputMeter::close_window(double now) {
+std::optional<ThroughputMeter::Window> ThroughputMeter::close_window() {
   TRAINER_CHECK(!paused_, "the throughput meter is paused");
-  const double seconds = now - start_ - paused_seconds_;
-  if (steps_ == 0 || seconds <= 0) return std::nullopt;
+  if (steps_ == 0 || seconds_ <= 0) return std::nullopt;
   Window window;
-  window.steps = steps_;
-  window.tokens = steps_ * setup_.tokens_per_step;
-  window.seconds = seconds;
-  window.tokens_per_second = static_cast<double>(window.tokens) / seconds;
-  window.step_ms = 1e3 * seconds / static_cast<double>(steps_);
+  window.steps = std::exchange(steps_, 0);
+  window.seconds = std::exchange(seconds_, 0.0);
+  window.tokens = window.steps * setup_.tokens_per_step;
+  window.tokens_per_second = static_cast<double>(window.tokens) / window.seconds;
+  window.step_ms = 1e3 * window.seconds / static_cast<double>(window.steps);
   window.tflops = window.tokens_per_second * setup_.flops_per_token / setup_.num_devices * 1e-12;
   if (setup_.peak_tflops) window.mfu = window.tflops / *setup_.peak_tflops;
-  start_ = now;
-  paused_seconds_ = 0;
-  steps_ = 0;
   return window;
 }
 

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <optional>
 #include <string_view>
+#include <vector>
 
 #include "core/config/config.h"
 #include "core/runtime/dtype.h"
@@ -48,25 +49,31 @@ class ThroughputMeter {
     std::optional<double> mfu;
   };
 
-  ThroughputMeter(const Setup& setup, double now) : setup_(setup), start_(now) {}
+  ThroughputMeter(const Setup& setup, double now) : setup_(setup), last_end_(now) {}
 
   /// Forgets everything so far: the first window starts now.
   void restart(double now) { *this = ThroughputMeter(setup_, now); }
-  void step_done() { ++steps_; }
+  /// A step has ended at `end`: it lasted since the one before ended, or since the start. That may be said late, when
+  /// the next one runs already or a pause has followed.
+  void step_done(double end);
   void pause(double now);
   void resume(double now);
 
-  /// The window since the last call (or construction); the next one starts at `now`. Empty when no step was done or no
-  /// time passed: the window then goes on.
-  std::optional<Window> close_window(double now);
+  /// Of the steps that were done since the last call. Empty when there is none, or no time passed: the window then goes
+  /// on.
+  std::optional<Window> close_window();
 
  private:
+  struct Pause {
+    double from = 0, to = 0;
+  };
+
   Setup setup_;
-  double start_;
-  double paused_at_ = 0;
-  double paused_seconds_ = 0;
-  bool paused_ = false;
+  double last_end_;            // of a step, or the start
+  std::vector<Pause> pauses_;  // that began after last_end_
+  bool paused_ = false;        // the last of them has not ended
   std::int64_t steps_ = 0;
+  double seconds_ = 0;  // of these steps
 };
 
 }  // namespace trainer

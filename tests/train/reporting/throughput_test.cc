@@ -90,44 +90,57 @@ ThroughputMeter::Setup setup() {
 
 TEST(Throughput, RateTimesTimeIsTheTokens) {
   ThroughputMeter meter(setup(), 50.0);
-  for (int i = 0; i < 10; ++i) meter.step_done();
-  const auto window = meter.close_window(52.0);
+  for (int i = 1; i <= 10; ++i) meter.step_done(50.0 + 0.2 * i);
+  const auto window = meter.close_window();
   ASSERT_TRUE(window.has_value());
   EXPECT_EQ(window->tokens, 10000);
   EXPECT_DOUBLE_EQ(window->tokens_per_second * window->seconds, 10000);
-  EXPECT_DOUBLE_EQ(window->step_ms, 200);
-  EXPECT_DOUBLE_EQ(window->tflops, 5000.0 * 2e9 / 4 * 1e-12);
+  EXPECT_NEAR(window->step_ms, 200, 1e-9);
+  EXPECT_NEAR(window->tflops, 5000.0 * 2e9 / 4 * 1e-12, 1e-9);
   EXPECT_DOUBLE_EQ(window->mfu.value(), window->tflops / 100);
 }
 
 TEST(Throughput, EvaluationAndSavingAreNotTrainingTime) {
   ThroughputMeter meter(setup(), 0.0);
-  meter.step_done();
+  meter.step_done(1.0);
   meter.pause(1.0);
   meter.resume(31.0);
-  meter.step_done();
+  meter.step_done(32.0);
   meter.pause(32.0);
   meter.resume(42.0);
-  const auto window = meter.close_window(42.0);
+  const auto window = meter.close_window();
   ASSERT_TRUE(window.has_value());
   EXPECT_DOUBLE_EQ(window->seconds, 2.0);
-  meter.step_done();
-  EXPECT_DOUBLE_EQ(meter.close_window(43.0).value().seconds, 1.0);  // pauses belong to one window only
+  meter.step_done(43.0);
+  EXPECT_DOUBLE_EQ(meter.close_window().value().seconds, 1.0);  // pauses belong to one window only
+}
+
+/// On a GPU the host looks when the next step runs, or after an evaluation.
+TEST(Throughput, AStepLastsUntilItEndedHoweverLateThatIsSaid) {
+  ThroughputMeter meter(setup(), 0.0);
+  meter.pause(0.0);
+  meter.resume(5.0);  // saving before the step
+  meter.pause(8.0);
+  meter.resume(20.0);  // evaluation after it
+  meter.step_done(7.0);
+  EXPECT_DOUBLE_EQ(meter.close_window().value().seconds, 2.0);
+  meter.step_done(22.0);
+  EXPECT_DOUBLE_EQ(meter.close_window().value().seconds, 3.0) << "from 7 to 8 and from 20 to 22";
 }
 
 TEST(Throughput, AWindowWithoutStepsGoesOn) {
   ThroughputMeter meter(setup(), 0.0);
-  EXPECT_FALSE(meter.close_window(5.0).has_value());
-  meter.step_done();
-  EXPECT_DOUBLE_EQ(meter.close_window(10.0).value().seconds, 10.0);
+  EXPECT_FALSE(meter.close_window().has_value());
+  meter.step_done(10.0);
+  EXPECT_DOUBLE_EQ(meter.close_window().value().seconds, 10.0);
 }
 
 TEST(Throughput, UnknownPeakGivesNoMfu) {
   ThroughputMeter::Setup s = setup();
   s.peak_tflops.reset();
   ThroughputMeter meter(s, 0.0);
-  meter.step_done();
-  EXPECT_FALSE(meter.close_window(1.0).value().mfu.has_value());
+  meter.step_done(1.0);
+  EXPECT_FALSE(meter.close_window().value().mfu.has_value());
 }
 
 }  // namespace
