@@ -9,8 +9,9 @@
 namespace trainer {
 
 enum class GemmTuning : std::uint8_t {
-  off,   // a shape without a choice runs the library's first guess
-  time,  // a shape without a choice is timed on its own operands, whose output must not matter yet
+  off,        // a shape without a choice runs the library's first guess
+  time,       // a shape without a choice is timed on its own operands, whose output must not matter yet
+  keep_pace,  // timed as well, but not chosen: for ranks that would otherwise wait for the one that chooses
 };
 void set_gemm_tuning(const Context& ctx, GemmTuning tuning);
 

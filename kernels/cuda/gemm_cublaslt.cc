@@ -266,7 +266,7 @@ const GemmTable::Choice& GemmTable::choose(const Context& ctx, cublasLtHandle_t 
   const bool tune = tuning_ == GemmTuning::time;
   if (known != choices_.end() && (known->second.tuned || !tune)) return known->second;
   const Descriptors descriptors(shape, operands);
-  const auto candidates = descriptors.candidates(ctx, handle, shape, tune ? kCandidates : 1);
+  const auto candidates = descriptors.candidates(ctx, handle, shape, tuning_ == GemmTuning::off ? 1 : kCandidates);
   if (candidates.empty()) {
     if (separate == nullptr)
       fail(ExitCode::other, "cuBLASLt has no algorithm for m {} n {} k {} {} -> {}", shape.m, shape.n, shape.k,
@@ -274,6 +274,7 @@ const GemmTable::Choice& GemmTable::choose(const Context& ctx, cublasLtHandle_t 
     return choices_[shape] = {.tuned = tune, .separate = true};
   }
   Choice choice{.algorithm = candidates.front().algo, .tuned = tune};
+  if (tuning_ == GemmTuning::keep_pace) fastest(ctx, handle, descriptors, shape, operands, candidates);
   if (tune) {
     const Timed best = fastest(ctx, handle, descriptors, shape, operands, candidates);
     choice.algorithm = best.algorithm;
