@@ -53,7 +53,7 @@ class Hdf5Quiet {
 };
 
 /// How files are opened: without locks, which network file systems often lack. Shards are written under another name
-/// and never changed, so that there is nothing to guard.
+/// and never changed, so that there is nothing to guard. Give it a name: closing it forgets what hdf5_error() says.
 inline Hdf5Properties hdf5_file_access() {
   Hdf5Properties access(H5Pcreate(H5P_FILE_ACCESS));
   H5Pset_file_locking(access, false, true);

@@ -14,7 +14,8 @@ struct Extent {
 };
 
 Hdf5File open_file(const std::string& path, std::int64_t size) {
-  Hdf5File file(H5Fopen(path.c_str(), H5F_ACC_RDONLY, hdf5_file_access()));
+  const Hdf5Properties access = hdf5_file_access();
+  Hdf5File file(H5Fopen(path.c_str(), H5F_ACC_RDONLY, access));
   if (!file)
     fail(ExitCode::data,
          "{}: not a readable HDF5 file ({} bytes): {}. If it was copied, compare its size with the original's; if the "

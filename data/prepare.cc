@@ -42,7 +42,7 @@ class ShardSequence {
                                   std::int64_t source_bytes) {
     std::vector<PreparedShard> planned;
     constexpr std::int64_t limit = 100'000;  // five digits
-    const std::int64_t shards = (tokens + options.shard_tokens - 1) / options.shard_tokens;
+    const std::int64_t shards = tokens / options.shard_tokens + (tokens % options.shard_tokens != 0 ? 1 : 0);
     if (shards > limit)
       fail(ExitCode::config, "{} tokens make {} shards of {}: at most {} are written, so make them larger", tokens,
            shards, options.shard_tokens, limit);

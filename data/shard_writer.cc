@@ -83,7 +83,8 @@ ShardWriter::ShardWriter(const std::string& path, const ShardPlan& plan) : impl_
   w.path = path;
   w.temporary = path + ".tmp";
   w.plan = plan;
-  w.file = Hdf5File(H5Fcreate(w.temporary.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, hdf5_file_access()));
+  const Hdf5Properties access = hdf5_file_access();
+  w.file = Hdf5File(H5Fcreate(w.temporary.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, access));
   if (!w.file) fail_write(w.temporary, hdf5_error());
   w.tokens = make_dataset(w.file, w.temporary, "tokens", w.wide() ? H5T_STD_U32LE : H5T_STD_U16LE, plan.tokens);
   if (plan.loss_mask) w.mask = make_dataset(w.file, w.temporary, "loss_mask", H5T_STD_U8LE, plan.tokens);

@@ -36,8 +36,9 @@ std::vector<std::string> list_folder(const std::string& folder, std::vector<Skip
   std::vector<std::string> files;
   const std::size_t skipped_before = skipped.size();
   std::error_code error;
+  std::string path = folder;  // of the newest entry: a folder that cannot be read is met when it is entered
   for (fs::recursive_directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
-    const std::string path = entry->path().native();
+    path = entry->path().native();
     if (const std::string why = why_not(*entry); !why.empty()) {
       skipped.push_back({path, why});
       entry.disable_recursion_pending();
@@ -45,7 +46,7 @@ std::vector<std::string> list_folder(const std::string& folder, std::vector<Skip
       files.push_back(path);
     }
   }
-  if (error) fail(ExitCode::data, "{}: the folder cannot be read: {}", folder, error.message());
+  if (error) fail(ExitCode::data, "{}: the folder cannot be read: {}", path, error.message());
   if (files.empty())
     fail(ExitCode::data, "{}: the folder holds no {} or {} file, nor does a folder below it ({} skipped)", folder,
          kPlain, kJsonl, counted(std::ssize(skipped) - static_cast<std::int64_t>(skipped_before), "other"));
@@ -68,7 +69,9 @@ void survey(TextFile& file, const std::string& jsonl_key, std::vector<SkippedTex
   const std::int64_t size = size_of(file.path);
   if (size == 0) return skipped.push_back({file.path, "empty (0 bytes)"});
   if (!file.is_jsonl) {
-    if (fs::path(file.path).extension() != kPlain)
+    if (fs::path(file.path).extension() == kPlain)
+      open_text(file.path);  // that it may be read is known before anything is written
+    else
       for_each_line(file.path, [](const TextLine& line) { line.check_utf8(); });
     file.documents = 1;
     file.bytes = size;
@@ -85,7 +88,7 @@ void survey(TextFile& file, const std::string& jsonl_key, std::vector<SkippedTex
 
 void read_plain(const TextFile& file, const DocumentReader& reader) {
   constexpr std::int64_t kPiece = 1 << 20;
-  std::ifstream in(file.path, std::ios::binary);
+  std::ifstream in = open_text(file.path);
   std::string buffer;
   std::int64_t left = file.bytes;
   reader.begin();

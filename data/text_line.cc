@@ -1,7 +1,6 @@
 #include "data/text_line.h"
 
 #include <cerrno>
-#include <fstream>
 #include <system_error>
 
 #include "core/runtime/utf8.h"
@@ -17,9 +16,14 @@ void TextLine::check_utf8() const {
   }
 }
 
-void for_each_line(const std::string& path, const std::function<void(const TextLine&)>& use) {
+std::ifstream open_text(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   if (!file) fail(ExitCode::data, "{}: cannot be opened: {}", path, std::generic_category().message(errno));
+  return file;
+}
+
+void for_each_line(const std::string& path, const std::function<void(const TextLine&)>& use) {
+  std::ifstream file = open_text(path);
   std::int64_t number = 0;
   for (std::string line; std::getline(file, line);) use({path, ++number, line});
   if (file.bad()) fail(ExitCode::data, "{}: cannot be read behind line {}", path, number);

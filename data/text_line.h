@@ -1,6 +1,7 @@
 // A text file line by line, and complaints that say where.
 #pragma once
 #include <cstdint>
+#include <fstream>
 #include <functional>
 #include <string>
 #include <string_view>
@@ -23,7 +24,10 @@ struct TextLine {
   void check_utf8() const;
 };
 
-/// Throws Error(data) when the file cannot be opened or read.
+/// Throws Error(data) when it cannot be opened.
+std::ifstream open_text(const std::string& path);
+
+/// Throws Error(data) when the file cannot be opened or read. A line is held in memory.
 void for_each_line(const std::string& path, const std::function<void(const TextLine&)>& use);
 
 }  // namespace trainer

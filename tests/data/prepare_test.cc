@@ -5,6 +5,7 @@
 #include <hdf5.h>
 
 #include <filesystem>
+#include <limits>
 
 #include "data/byte_tokenizer.h"
 #include "data/token_shards.h"
@@ -80,7 +81,10 @@ TEST(Prepare, ShardsSayWhatTheyAre) {
   const TempFolder folder;
   write_file(folder / "a.txt", "0123");
   write_file(folder / "b.txt", "567");
-  prepare_text({.inputs = {folder.path()}, .output_dir = folder / "out", .validation_fraction = 0});
+  prepare_text({.inputs = {folder.path()},
+                .output_dir = folder / "out",
+                .validation_fraction = 0,
+                .shard_tokens = std::numeric_limits<std::int64_t>::max()});
   const hid_t file = H5Fopen((folder / "out/train-00000.h5").c_str(), H5F_ACC_RDONLY, H5P_DEFAULT);
   const auto read_integer = [&](const char* name) {
     std::int64_t value = -1;
@@ -156,6 +160,7 @@ TEST(PrepareJsonl, FaultsNameFileAndLine) {
     const std::string error = error_of([&] { prepare(folder, {folder / "a.jsonl"}); });
     EXPECT_TRUE(mentions(error, {"a.jsonl:2: "})) << second_line;
     EXPECT_TRUE(mentions(error, parts)) << second_line;
+    EXPECT_LT(error.size(), 600) << "a long line is not shown whole";
   };
   refused("{\"text\": \"good\"", {"is not JSON at column 16", "unexpected end of input"});
   refused("{'text': 'quotes'}", {"is not JSON at column 2"});
@@ -166,6 +171,10 @@ TEST(PrepareJsonl, FaultsNameFileAndLine) {
   refused("{\"text\": null}", {"key 'text' is of type null"});
   refused("{\"text\": \"caf\xe9\"}", {"not text in UTF-8: byte 0xe9 at column 14"});
   refused("{\"text\": \"\\ud800\"}", {"is not JSON"});
+  refused("{\"text\": \"good\", \"id\": 1e400}", {"number that float64 cannot hold", "'1e400'"});
+  refused("{\"text\": \"" + std::string(5000, 'x') + "\\q\"}", {"forbidden character after backslash"});
+  refused("{\"" + std::string(5000, 'x') + "\": 1}", {"has no key 'text'", "..."});
+  refused("{\"\\u001b[31mred\": 1}", {"it has '\\x1b[31mred'"});
   EXPECT_FALSE(std::filesystem::exists(folder / "out"));
   write_file(folder / "a.jsonl", "{\"content\": \"good\"}\n");
   EXPECT_EQ(prepare(folder, {folder / "a.jsonl"}, "content").source_bytes, 4);
@@ -262,7 +271,8 @@ TEST(Prepare, AnErrorHalfwayLeavesNothingBehind) {
   std::filesystem::create_directories(folder / "out/train-00003.h5.tmp");  // in the way of the fourth shard
   const PrepareOptions options{
       .inputs = {folder / "a.txt"}, .output_dir = folder / "out", .validation_fraction = 0, .shard_tokens = 10};
-  EXPECT_TRUE(mentions(error_of([&] { prepare_text(options); }), {"train-00003.h5.tmp", "cannot be written"}));
+  EXPECT_TRUE(mentions(error_of([&] { prepare_text(options); }),
+                       {"train-00003.h5.tmp", "cannot be written", "Is a directory"}));
   EXPECT_EQ(names_in(folder / "out"), (std::vector<std::string>{"train-00003.h5.tmp"}));
 }
 
