@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "core/runtime/check.h"
+#include "core/runtime/counted.h"
 #include "data/byte_tokenizer.h"
 #include "data/shard_writer.h"
 
@@ -113,8 +114,8 @@ PrepareResult prepare_text(const PrepareOptions& options) {
   check_options(options);
   const std::vector<fs::path> old_shards = existing_shards(options.output_dir);
   if (!old_shards.empty() && !options.overwrite)
-    fail(ExitCode::data, "{}: exists already ({} shards in this folder); ask for overwriting to replace them",
-         old_shards.front().native(), old_shards.size());
+    fail(ExitCode::data, "{}: exists already ({} in this folder); ask for overwriting to replace them",
+         old_shards.front().native(), counted(std::ssize(old_shards), "shard"));
 
   PrepareResult result;
   result.text = find_text(options.inputs, options.jsonl_key);

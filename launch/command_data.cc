@@ -66,8 +66,9 @@ ExitCode command_data_prepare(const PrepareOptions& options) {
 ExitCode command_data_check(const DataCheckOptions& options) {
   const TokenDataset dataset = TokenDataset::open(options.files, format_from_name(options.format), options.vocab_size);
   const DatasetSummary summary = dataset.scan();
-  fmt::print("{} shards, {} tokens, {} of them targets, largest id {}: all below vocab_size {}\n",
-             dataset.shards().size(), summary.tokens, summary.target_tokens, summary.largest_id, options.vocab_size);
+  fmt::print("{}, {}, {} of them targets, largest id {}: all below vocab_size {}\n",
+             counted(std::ssize(dataset.shards()), "shard"), counted(summary.tokens, "token"), summary.target_tokens,
+             summary.largest_id, options.vocab_size);
   return ExitCode::ok;
 }
 

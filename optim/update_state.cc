@@ -3,6 +3,7 @@
 #include <string>
 
 #include "core/runtime/check.h"
+#include "core/runtime/counted.h"
 
 namespace trainer {
 UpdateState initial_update_state(const PrecisionConfig& precision) {
@@ -31,9 +32,10 @@ void check_divergence(const Config& config, const UpdateState& state, const Para
          why_skipped(state, layout), state.loss_scale, config.precision.loss_scale.min_scale);
   if (state.consecutive_skips >= config.precision.max_consecutive_skips)
     fail(ExitCode::diverged,
-         "{}; {} steps in a row were skipped (precision.max_consecutive_skips {}), loss scale {}; lower "
+         "{}; {} in a row skipped (precision.max_consecutive_skips {}), loss scale {}; lower "
          "optimizer.lr or look at the data of these steps, and go on from an earlier checkpoint",
-         why_skipped(state, layout), state.consecutive_skips, config.precision.max_consecutive_skips, state.loss_scale);
+         why_skipped(state, layout), counted(state.consecutive_skips, "step"), config.precision.max_consecutive_skips,
+         state.loss_scale);
 }
 
 }  // namespace trainer

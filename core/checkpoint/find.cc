@@ -11,6 +11,7 @@
 #include "core/checkpoint/file_io.h"
 #include "core/checkpoint/load.h"
 #include "core/checkpoint/save_folder.h"
+#include "core/runtime/counted.h"
 
 namespace trainer {
 namespace {
@@ -101,9 +102,9 @@ std::optional<CheckpointInfo> find_newest(const std::string& save_dir, Communica
   run_together(world, [&] {
     if (candidates.seen > 0)
       fail(ExitCode::checkpoint,
-           "none of the {} checkpoints in {} is usable; checkpoint.load: none begins a new run, after you have moved "
+           "of {} in {} none is usable; checkpoint.load: none begins a new run, after you have moved "
            "them away",
-           candidates.seen, save_dir);
+           counted(candidates.seen, "checkpoint"), save_dir);
   });
   return std::nullopt;
 }

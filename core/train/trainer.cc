@@ -11,6 +11,7 @@
 
 #include "core/config/reader.h"
 #include "core/config/resolve.h"
+#include "core/runtime/counted.h"
 #include "core/runtime/log.h"
 #include "core/runtime/phase_times.h"
 #include "core/train/gemm_cache.h"
@@ -236,9 +237,9 @@ void Trainer::save() {
   log_.info(fmt::format("saved {} ({}, {:.2f} s)", result.path, format_bytes(result.bytes), result.seconds));
   if (const std::int64_t skips = engine_.state().consecutive_skips; skips > 0)
     log_.warn(fmt::format(
-        "its weights are those of step {}: {} steps in a row were skipped. The newest checkpoint from before "
-        "them stays, whatever checkpoint.keep_last says",
-        step_ - skips, skips));
+        "its weights are those of step {}: {} in a row skipped. The newest checkpoint from before them stays, whatever "
+        "checkpoint.keep_last says",
+        step_ - skips, counted(skips, "step")));
 }
 
 void Trainer::evaluate() {
@@ -396,8 +397,8 @@ ExitCode Trainer::run() {
   const std::int64_t skips = engine_.state().consecutive_skips;
   if (lead()) {
     progress_->clear();
-    log_.info(fmt::format("done: {} steps", step_));
-    if (skips > 0) log_.warn(fmt::format("the last {} steps were skipped: they changed no weight", skips));
+    log_.info(fmt::format("done: {}", counted(step_, "step")));
+    if (skips > 0) log_.warn(fmt::format("the last {} skipped: no weight was changed", counted(skips, "step")));
   }
   return ExitCode::ok;
 }

@@ -33,7 +33,7 @@ TEST(Checkpoints, AmidSkippedStepsDoNotPushOutTheLastBefore) {
   };
   const Result amid = folder.expect_exit(0, {.ranks = 2, .sets = until(12), .fault = fault});
   EXPECT_EQ(folder.checkpoints(), (std::vector<std::string>{"step_00000006", "step_00000010", "step_00000012"}));
-  EXPECT_TRUE(mentions(amid.out, {"its weights are those of step 6: 4 steps in a row were skipped"}));
+  EXPECT_TRUE(mentions(amid.out, {"its weights are those of step 6: 4 steps in a row skipped"}));
   folder.expect_exit(0, {.ranks = 2, .sets = until(16)});
   EXPECT_EQ(folder.checkpoints(), (std::vector<std::string>{"step_00000014", "step_00000016"}));
 }
@@ -175,7 +175,7 @@ TEST(Damage, OfTheNamedOrOfAllCheckpointsEndsTheRun) {
   flip_one_bit(folder.checkpoint(20) + "/rank-0001.h5");
   const auto metrics = folder.metrics();
   const Result all = folder.expect_exit(4, {.ranks = 2, .sets = {"train.train_steps=30"}});
-  EXPECT_TRUE(mentions(all.err, {"none of the 2 checkpoints", "checkpoint.load: none"}));
+  EXPECT_TRUE(mentions(all.err, {"of 2 checkpoints in ", "checkpoint.load: none"}));
   EXPECT_TRUE(mentions(all.out, {"step_00000010", "step_00000020"}));
   EXPECT_EQ(count_of(all.err, "trainer: "), 1) << all.err;
   EXPECT_EQ(folder.metrics(), metrics);

@@ -73,7 +73,7 @@ TEST(Divergence, TooManySkipsNameTheReason) {
   state.first_bad = 0;
   state.target_tokens = 100;
   std::string message = divergence(config, state);
-  EXPECT_TRUE(contains(message, "3 steps in a row")) << message;
+  EXPECT_TRUE(contains(message, "3 steps in a row skipped")) << message;
   EXPECT_TRUE(contains(message, "model.embed_tokens.weight")) << message;
   state.first_bad = kNoBadTensor;
   message = divergence(config, state);
