@@ -44,7 +44,7 @@ ExitCode judge(const Config& given, const Config& config, int ranks, std::int64_
 }  // namespace
 
 ExitCode command_plan(const PlanOptions& options) {
-  const Card card = options.card.empty() ? Card{} : find_card(options.card);
+  const Card card = options.card ? find_card(*options.card) : Card{};
   const int ranks = options.ranks > 0 ? options.ranks : ranks_asked_for(options.config, DataUse::none);
   const Config given = given_config(options.config, ranks, DataUse::none);
   Config config = given;
@@ -58,7 +58,7 @@ ExitCode command_plan(const PlanOptions& options) {
              memory_table(estimate), largest_table(config, estimate));
   const std::string host = host_memory_note(estimate, ranks, host_ram_bytes());
   if (!host.empty()) fmt::print("\n{}\n", host);
-  if (options.card.empty()) return ExitCode::ok;
+  if (!options.card) return ExitCode::ok;
   return judge(given, config, ranks, estimate.total_bytes(), card);
 }
 

@@ -1,5 +1,6 @@
 // One function a subcommand. Each gets its parsed options and returns the exit code; errors are thrown.
 #pragma once
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -10,6 +11,9 @@
 namespace trainer {
 class Bootstrap;
 
+/// Of a job that is planned or printed, not started.
+inline constexpr int kMostRanks = 1 << 20;
+
 struct ConfigOptions {
   std::vector<std::string> files;
   std::vector<std::string> sets;
@@ -18,7 +22,7 @@ struct ConfigOptions {
 struct PlanOptions {
   ConfigOptions config;
   int ranks = 0;  // 0: as many as the configuration's parallel sizes need, at least one
-  std::string card;
+  std::optional<std::string> card;
 };
 
 struct BenchCommandOptions {

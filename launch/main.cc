@@ -111,7 +111,7 @@ struct CommandLine {
     CLI::Option* print = command.add_flag("--print-config", print_config, "Print the resolved configuration and stop");
     command
         .add_option("--ranks", print_ranks, "As for a job of so many ranks; default: what the parallel sizes ask for")
-        ->check(CLI::Range(1, 1 << 20))
+        ->check(CLI::Range(1, kMostRanks))
         ->needs(print);
   }
 
@@ -119,7 +119,7 @@ struct CommandLine {
     plan = app.add_subcommand("plan", "Memory of a rank by class; needs neither GPU nor data");
     add_sources(*plan, plan_options.config);
     plan->add_option("--ranks", plan_options.ranks, "Ranks of the job; default: what the parallel sizes ask for")
-        ->check(CLI::Range(1, 1 << 20));
+        ->check(CLI::Range(1, kMostRanks));
     plan->add_option(
         "--card", plan_options.card,
         "Say whether it fits (exit code 5: no) and what would: b200, h200, h100, a100-80, v100-32 ..., or GiB");
@@ -167,6 +167,12 @@ struct CommandLine {
         fail(ExitCode::config, "rank {} was started as 'trainer {}', rank 0 as 'trainer {}'", rank, all[rank], all[0]);
   }
 
+  /// Whether the answer is what is printed. A training run leaves files, and goes on without a console.
+  bool prints() const {
+    const auto chosen = app.get_subcommands();
+    return print_config || !(chosen.empty() || chosen.front() == train);
+  }
+
   ExitCode run(Bootstrap& bootstrap) {
     check_same_command(bootstrap);
     if (*plan) check_given(plan_options.config);
@@ -193,6 +199,12 @@ struct CommandLine {
   }
 };
 
+/// A full disk is seen at the latest when the buffer is written out.
+void check_printed() {
+  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0)
+    fail(ExitCode::other, "standard output cannot be written to its end: is the disk full?");
+}
+
 }  // namespace
 }  // namespace trainer
 
@@ -207,8 +219,11 @@ int main(int argc, char** argv) {
       std::ostringstream answer, complaint;
       if (line.app.exit(e, answer, complaint) != 0) fail(ExitCode::config, "{}", trimmed(complaint.str()));
       if (bootstrap.rank() == 0) fmt::print("{}", answer.str());  // --help, --version
+      check_printed();
       return ExitCode::ok;
     }
-    return line.run(bootstrap);
+    const ExitCode code = line.run(bootstrap);
+    if (line.prints()) check_printed();
+    return code;
   });
 }

@@ -22,7 +22,11 @@ Config resolved_config(const ConfigOptions& options, int world_size, DataUse dat
 
 int ranks_asked_for(const ConfigOptions& options, DataUse data) {
   const ParallelismConfig sizes = given_config(options, /*world_size=*/0, data).parallelism;
-  return static_cast<int>(sizes.tensor_parallel_size * std::max<std::int64_t>(1, sizes.data_parallel_size));
+  const std::int64_t ranks = sizes.tensor_parallel_size * std::max<std::int64_t>(1, sizes.data_parallel_size);
+  if (ranks > kMostRanks)
+    fail(ExitCode::config, "tensor_parallel_size {} x data_parallel_size {} asks for {} ranks; at most {} are planned",
+         sizes.tensor_parallel_size, sizes.data_parallel_size, ranks, kMostRanks);
+  return static_cast<int>(ranks);
 }
 
 Config shared_config(const ConfigOptions& options, const Bootstrap& bootstrap, Communicator& world, DataUse data) {

@@ -16,6 +16,7 @@ Config given_config(const ConfigOptions& options, int world_size, DataUse data, 
 Config resolved_config(const ConfigOptions& options, int world_size, DataUse data, ConfigOrigins* origins = nullptr);
 
 /// Ranks that the parallel sizes of the configuration ask for; an automatic data-parallel size counts as one.
+/// Throws Error(config) for more than kMostRanks.
 int ranks_asked_for(const ConfigOptions& options, DataUse data);
 
 /// Rank 0 reads the configuration and all ranks get its resolved text, so that no rank can see another file.

@@ -147,6 +147,20 @@ TEST(CommandLine, CommandsOfOneProcessRefuseSeveral) {
   EXPECT_EQ(count_of(keys.out, "timeout_seconds"), 1) << keys.out;
 }
 
+TEST(CommandLine, AnswersThatCannotBeWrittenAreNoSuccess) {
+  const RunFolder folder;
+  for (const char* arguments :
+       {"--help", "--config config.yaml --print-config", "plan --config config.yaml", "config keys comm"}) {
+    const Result full = Job(folder.path(), fmt::format("exec {} {} > /dev/full", TRAINER_BINARY, arguments), {}).wait();
+    EXPECT_EQ(full.exit_code, 1) << arguments;
+    EXPECT_TRUE(mentions(full.err, {"standard output cannot be written"}));
+  }
+  const Result trains =
+      Job(folder.path(), fmt::format("exec {} --config config.yaml > /dev/full", TRAINER_BINARY), {}).wait();
+  EXPECT_EQ(trains.exit_code, 0) << trains.err;
+  EXPECT_FALSE(folder.metrics().empty());
+}
+
 TEST(CommandLine, OneProcessPrintsTheConfigOfAJobOfMany) {
   const RunFolder folder;
   const std::string split = "--config config.yaml --set parallelism.tensor_parallel_size=2 --print-config";
@@ -201,6 +215,14 @@ TEST(CommandLine, PlanSaysWhatFitsAndRuns) {
   const Result change = folder.command(large + "--card 10");
   EXPECT_EQ(change.exit_code, 5) << change.out;
   EXPECT_TRUE(mentions(change.out, {"the card has 10.0 GiB: does not fit", "smallest change that fits: --set "}));
+  EXPECT_TRUE(mentions(folder.command(plan + "--card ''").err, {"--card '' is not known"}));
+  const Result many = folder.command(
+      "plan --set model.hidden_size=65536 --set model.num_layers=1 --set model.num_attention_heads=32768 "
+      "--set model.intermediate_size=65536 --set model.vocab_size=10 --set train.seq_length=1 "
+      "--set train.global_batch_size=131072 --set train.train_steps=1 --set parallelism.tensor_parallel_size=32768 "
+      "--set parallelism.data_parallel_size=131072");
+  EXPECT_EQ(many.exit_code, 2) << many.out;
+  EXPECT_TRUE(mentions(many.err, {"asks for 4294967296 ranks"}));
   const Result nothing = folder.command(large + "--card 1");
   EXPECT_EQ(nothing.exit_code, 5) << nothing.out;
   EXPECT_TRUE(mentions(nothing.out, {"nothing fits on these ranks: the least is ", "take more ranks"}));
