@@ -87,7 +87,8 @@ struct SumPartsArgs {
   Tensor parts;  // [P * N, C] T: part after part
   Tensor own;    // [N, C] T, optional: stands for parts[own_part], which is not read
   std::int64_t own_part = 0;
-  Tensor out;  // [N, C] T
+  bool accumulate = false;  // out += the sum
+  Tensor out;               // [N, C] T
 };
 /// x += bias on every row.
 struct AddBiasArgs {

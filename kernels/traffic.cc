@@ -99,7 +99,7 @@ OpCost cost(const AddArgs& a) {
   return memory_bound(a.out, bytes_of({a.a, a.b, a.out}));
 }
 OpCost cost(const SumPartsArgs& a) {
-  return memory_bound(a.parts, bytes_of({a.parts, a.out}));
+  return memory_bound(a.parts, bytes_of({a.parts}) + bytes_updated(a.out, a.accumulate));
 }
 OpCost cost(const AddBiasArgs& a) {
   return memory_bound(a.x, 2 * bytes_of({a.x}) + bytes_of({a.bias}));

@@ -30,6 +30,9 @@ class Communicator {
   virtual void all_reduce(const Context& ctx, const Tensor& data, ReduceOp op) = 0;
   /// in: size() x out.numel() elements; out: part number rank() of the sum. `out` may be that part of `in` itself.
   virtual void reduce_scatter(const Context& ctx, const Tensor& in, const Tensor& out) = 0;
+  /// As reduce_scatter, but adds to `sum`: first the parts, then their sum to what is there. Part number rank() of `in`
+  /// is overwritten.
+  virtual void reduce_scatter_add(const Context& ctx, const Tensor& in, const Tensor& sum);
   /// out: size() x in.numel() elements, in rank order. `in` may be part number rank() of `out` itself.
   virtual void all_gather(const Context& ctx, const Tensor& in, const Tensor& out) = 0;
   /// out: `in` of rank (rank() + shift) mod size(), so that each rank sends to the one `shift` places before it. 0 <=
@@ -45,6 +48,11 @@ class Communicator {
   /// The ranks with the same color form a new group, ordered by key. Collective over this group.
   virtual std::unique_ptr<Communicator> split(int color, int key, const std::string& name) = 0;
 };
+
+/// Part number rank() of `in`, as large as `like`.
+inline Tensor own_part(const Communicator& group, const Tensor& in, const Tensor& like) {
+  return in.flat_range(group.rank() * like.numel(), like.numel());
+}
 
 /// The conditions of Communicator::rotate.
 inline void check_rotate(const Communicator& group, const Tensor& in, const Tensor& out, int shift) {

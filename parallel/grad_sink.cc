@@ -132,13 +132,16 @@ void ReducingGradSink::reduce_sharded(const Context& comm, int block) {
   const Tensor sent = outgoing(comm, block);
   const Tensor part = sent.flat_range(range(block).first, range(block).count);
   const Tensor sum = shard(block);
-  mesh_.zero().reduce_scatter(comm, sent, first_ && !wire_ ? sum : part);
-  if (!first_) {
-    const Tensor added = whole(block).flat_range(range(block).first, range(block).count);
-    if (wire_) ops::cast(comm, {.in = part, .out = added});
-    ops::add(comm, {.a = sum, .b = added, .out = sum});
-  } else if (wire_) {
-    ops::cast(comm, {.in = part, .out = sum});
+  if (!wire_) {
+    if (first_)
+      mesh_.zero().reduce_scatter(comm, sent, sum);
+    else
+      mesh_.zero().reduce_scatter_add(comm, sent, sum);
+  } else {
+    mesh_.zero().reduce_scatter(comm, sent, part);
+    const Tensor added = first_ ? sum : whole(block).flat_range(range(block).first, range(block).count);
+    ops::cast(comm, {.in = part, .out = added});
+    if (!first_) ops::add(comm, {.a = sum, .b = added, .out = sum});
   }
   if (!last_ || mesh_.zero_replicas().size() == 1) return;
   if (wire_) ops::cast(comm, {.in = sum, .out = part});

@@ -102,6 +102,7 @@ class NcclCommunicator final : public Communicator {
 
   void all_reduce(const Context& ctx, const Tensor& data, ReduceOp op) override;
   void reduce_scatter(const Context& ctx, const Tensor& in, const Tensor& out) override;
+  void reduce_scatter_add(const Context& ctx, const Tensor& in, const Tensor& sum) override;
   void all_gather(const Context& ctx, const Tensor& in, const Tensor& out) override;
   void rotate(const Context& ctx, const Tensor& in, const Tensor& out, int shift) override;
   void broadcast(const Context& ctx, const Tensor& data, int root) override;
@@ -152,8 +153,19 @@ void NcclCommunicator::reduce_scatter(const Context& ctx, const Tensor& in, cons
   const auto* const sources =
       PeerCopies::adds(in.dtype) ? reach(PeerCopies::Call::reduce_scatter, out.numel(), in, out) : nullptr;
   group_->queue(ctx, "reduce_scatter", in.bytes(), [&](ncclComm_t comm, cudaStream_t stream) {
-    if (sources != nullptr) return group_->peers()->reduce_scatter(ctx, *sources, in, out), ncclSuccess;
+    if (sources != nullptr)
+      return group_->peers()->reduce_scatter(ctx, *sources, in, out, /*accumulate=*/false), ncclSuccess;
     return ncclReduceScatter(in.data, out.data, count, element_type(in.dtype), ncclSum, comm, stream);
+  });
+}
+
+void NcclCommunicator::reduce_scatter_add(const Context& ctx, const Tensor& in, const Tensor& sum) {
+  const bool copies = !on_host(ctx) && group_ && in.contiguous() && sum.contiguous() && PeerCopies::adds(in.dtype);
+  const auto* const sources = copies ? reach(PeerCopies::Call::reduce_scatter, sum.numel(), in, sum) : nullptr;
+  if (sources == nullptr) return Communicator::reduce_scatter_add(ctx, in, sum);
+  enter(sum.numel());
+  group_->queue(ctx, "reduce_scatter", in.bytes(), [&](ncclComm_t, cudaStream_t) {
+    return group_->peers()->reduce_scatter(ctx, *sources, in, sum, /*accumulate=*/true), ncclSuccess;
   });
 }
 

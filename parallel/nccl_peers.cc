@@ -227,7 +227,8 @@ void PeerCopies::all_gather(const Context& ctx, const Addresses& sources, const 
   end_round(ctx);
 }
 
-void PeerCopies::reduce_scatter(const Context& ctx, const Addresses& sources, const Tensor& in, const Tensor& out) {
+void PeerCopies::reduce_scatter(const Context& ctx, const Addresses& sources, const Tensor& in, const Tensor& out,
+                                bool accumulate) {
   if (scratch_ == nullptr) scratch_ = allocate(device_, kScratchBytes, "the parts of peer sums");
   const std::int64_t element = dtype_size(out.dtype), count = out.numel();
   const std::int64_t piece = std::min(count, kScratchBytes / element / size_ / 64 * 64);
@@ -247,6 +248,7 @@ void PeerCopies::reduce_scatter(const Context& ctx, const Addresses& sources, co
                    {.parts = parts,
                     .own = tensor_over(static_cast<std::byte*>(in.data) + offset, out.dtype, 1, elements),
                     .own_part = rank_,
+                    .accumulate = accumulate,
                     .out = tensor_over(static_cast<std::byte*>(out.data) + first * element, out.dtype, 1, elements)});
   }
   for (int shift = 1; shift < size_; ++shift) post(ctx, kRead, peer(shift));

@@ -46,7 +46,9 @@ class PeerCopies {
 
   /// As in Communicator. The sums are added in the order of the ranks, in float32 for 16-bit types, and rounded once.
   void all_gather(const Context& ctx, const Addresses& sources, const Tensor& in, const Tensor& out);
-  void reduce_scatter(const Context& ctx, const Addresses& sources, const Tensor& in, const Tensor& out);
+  /// accumulate: out += the sum.
+  void reduce_scatter(const Context& ctx, const Addresses& sources, const Tensor& in, const Tensor& out,
+                      bool accumulate);
   void rotate(const Context& ctx, const Addresses& sources, const Tensor& in, const Tensor& out, int shift);
 
   /// Ends all waiting; what was copied since is undefined. Any thread.

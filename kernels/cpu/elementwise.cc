@@ -62,7 +62,7 @@ void sum_parts(const Context&, const SumPartsArgs& args) {
         };
         Acc<T> sum = value(0);
         for (std::int64_t part = 1; part < parts; ++part) sum += value(part);
-        out[n][c] = narrow<T>(sum);
+        out[n][c] = narrow<T>(args.accumulate ? widen(out[n][c]) + sum : sum);
       }
     });
   });

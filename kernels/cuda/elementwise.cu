@@ -108,6 +108,7 @@ struct SumParts {
   int64_t rows;  // of a part
   int count;
   int own_part;  // -1: own is absent
+  bool accumulate;
 
   template <int N>
   struct Loaded {
@@ -125,6 +126,12 @@ struct SumParts {
       Packed<T, N>::load(at(part, row, col)).unpack(x);
 #pragma unroll
       for (int i = 0; i < N; ++i) loaded.sum[i] += x[i];
+    }
+    if (accumulate) {
+      float x[N];
+      Packed<T, N>::load(out.at(row, col)).unpack(x);
+#pragma unroll
+      for (int i = 0; i < N; ++i) loaded.sum[i] = x[i] + loaded.sum[i];
     }
     return loaded;
   }
@@ -220,7 +227,8 @@ void sum_parts(const Context& ctx, const SumPartsArgs& args) {
     const bool flat = parts.contiguous() && own.contiguous() && out.contiguous();
     const Tensor from = flat ? parts.reshape(count, out.numel()) : parts;  // a part is one row
     const Tensor mine = flat ? own.flat() : own, to = flat ? out.flat() : out;
-    const SumParts<T> body{view_of<T>(from), view_of<T>(mine), view_of<T>(to), to.rows, count, own_part};
+    const SumParts<T> body{view_of<T>(from), view_of<T>(mine), view_of<T>(to), to.rows, count,
+                           own_part,         args.accumulate};
     launch_elementwise<kVector<T>, 2>(ctx, body, to.rows, to.cols, all_aligned16(from, mine, to), "sum_parts");
   });
 }

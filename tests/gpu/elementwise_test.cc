@@ -77,6 +77,7 @@ TEST(GpuSumParts, IntoOtherMemoryAndOntoAPart) {
       twins.check([&](const Context& ctx) {
         const Tensor all = parts.tensor(ctx);
         ops::sum_parts(ctx, {.parts = all, .out = out.tensor(ctx)});
+        ops::sum_parts(ctx, {.parts = all, .accumulate = true, .out = out.tensor(ctx)});
         for (const std::int64_t part : {std::int64_t{0}, count - 1})
           ops::sum_parts(ctx, {.parts = all, .own = own.tensor(ctx), .own_part = part, .out = own.tensor(ctx)});
         ops::sum_parts(ctx, {.parts = all, .out = all.row_range((count - 1) * shape.rows, shape.rows)});

@@ -122,6 +122,13 @@ void check_collectives(const Context& ctx, Communicator& world, Dtype dtype, std
   world.reduce_scatter(ctx, whole.tensor(), own);
   copy(ctx, part.tensor().data, own.data, own.bytes());
   part.expect(scattered, "reduce_scatter in place " + what);
+  if (dtype == Dtype::f32) {  // what gradients are added in
+    whole.set(mine);
+    part.set([](std::int64_t i) { return static_cast<double>(i % 5); });
+    world.reduce_scatter_add(ctx, whole.tensor(), part.tensor());
+    part.expect([&](std::int64_t i) { return scattered(i) + static_cast<double>(i % 5); },
+                "reduce_scatter_add " + what);
+  }
 
   const auto gathered = [&](std::int64_t i) { return value_of(static_cast<int>(i / n), i % n); };
   part.set(mine);

@@ -95,6 +95,16 @@ TEST(SumParts, TakesOneOfThemFromElsewhere) {
   }
 }
 
+/// The sum first, as a reduction and an addition after it would.
+TEST(SumParts, AddsTheSumToWhatIsThere) {
+  const HostTensor parts = random_tensor(6, 9, 1), before = random_tensor(2, 9, 2);
+  HostTensor sum(Dtype::f64, 2, 9), expected = before, out = before;
+  ops::sum_parts(kCpu, {.parts = parts, .out = sum});
+  ops::add(kCpu, {.a = expected, .b = sum, .out = expected});
+  ops::sum_parts(kCpu, {.parts = parts, .accumulate = true, .out = out});
+  EXPECT_TRUE(out.same_bits(expected));
+}
+
 TEST(AddBias, AddsToEveryRowAndItsGradientIsTheColumnSum) {
   const HostTensor before = random_tensor(5, 70, 1);  // wider than a block of columns
   HostTensor x = before, bias = random_tensor(70, 1, 2);

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <thread>
+#include <type_traits>
 
 #include "tests/parallel/element_types.h"
 #include "tests/support/mpi_world.h"
@@ -78,6 +79,19 @@ TYPED_TEST(Collectives, ReduceScatterIntoOtherMemoryAndInPlace) {
     for (std::int64_t i = 0; i < n; ++i)
       ASSERT_EQ(to_double(in[static_cast<std::size_t>(first + i)]), this->sum_at(group.size(), first + i));
   });
+}
+
+/// In float types, in which gradients are added.
+TYPED_TEST(Collectives, ReduceScatterAdds) {
+  if constexpr (std::is_floating_point_v<TypeParam>)
+    this->for_all_counts([&](Communicator& group, std::int64_t n) {
+      std::vector<TypeParam> in = values<TypeParam>(group.rank(), group.size() * n);
+      std::vector<TypeParam> sum = values<TypeParam>(0, n);
+      group.reduce_scatter_add(kHost, tensor_of(in), tensor_of(sum));
+      for (std::int64_t i = 0; i < n; ++i)
+        ASSERT_EQ(to_double(sum[static_cast<std::size_t>(i)]),
+                  value_at(0, i) + this->sum_at(group.size(), group.rank() * n + i));
+    });
 }
 
 TYPED_TEST(Collectives, AllGatherFromOtherMemoryAndInPlace) {
