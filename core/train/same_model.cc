@@ -42,12 +42,14 @@ bool shapes_training(const std::string& key) {
   return keys.count(key) > 0 || (in_section && key != "optimizer.offload" && key != "precision.max_consecutive_skips");
 }
 
-/// Of the model: what a run may change on purpose, such as dropout and positions for longer sequences.
-bool may_change(const std::string& path) {
+/// All but what a run may change on purpose, such as dropout and positions for longer sequences; and the optimizer,
+/// which would not find its moments.
+bool must_stay(const std::string& path) {
   static const std::set<std::string> paths = {"model.hidden_dropout",    "model.attention_dropout",
                                               "model.initializer_range", "model.max_position_embeddings",
                                               "model.rope_theta",        "model.sliding_window"};
-  return paths.count(path) > 0 || starts_with(path, "model.rope_scaling.");
+  const bool of_model = starts_with(path, "model.") && !starts_with(path, "model.rope_scaling.");
+  return (of_model && paths.count(path) == 0) || path == "optimizer.name";
 }
 
 }  // namespace
@@ -63,15 +65,14 @@ std::vector<ChangedSetting> changed_settings(const std::string& saved_yaml, cons
 }
 
 void check_same_model(const std::vector<ChangedSetting>& changed) {
-  std::string other_model;
+  std::string others;
   for (const auto& [key, then, now] : changed)
-    if (starts_with(key, "model.") && !may_change(key))
-      other_model += fmt::format("\n  {}: {} in the checkpoint, {} now", key, then, now);
-  if (!other_model.empty())
+    if (must_stay(key)) others += fmt::format("\n  {}: {} in the checkpoint, {} now", key, then, now);
+  if (!others.empty())
     fail(ExitCode::config,
-         "the checkpoint is one of another model:{}\nSet them as they were, or train the new model in a "
+         "the checkpoint is one of another model or optimizer:{}\nSet them as they were, or train anew in a "
          "train.output_dir of its own.",
-         other_model);
+         others);
 }
 
 std::string value_in(const std::string& yaml, const std::string& path) {

@@ -17,7 +17,8 @@ struct ChangedSetting {
 /// has belongs to another version of this program and is not compared.
 std::vector<ChangedSetting> changed_settings(const std::string& saved_yaml, const std::string& yaml);
 
-/// Throws Error(config) that names the keys and both values when these changes make another model of the checkpoint's.
+/// Throws Error(config) that names the keys and both values when these changes make another model of the checkpoint's,
+/// or leave its optimizer without moments.
 void check_same_model(const std::vector<ChangedSetting>& changed);
 
 /// Value of `section.key` in a complete configuration; empty when it is not there.

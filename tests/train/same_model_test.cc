@@ -51,7 +51,10 @@ TEST(SameModel, AnotherModelIsRefusedWithBothValues) {
             }).find("model.tie_word_embeddings: false in the checkpoint, true now"),
             std::string::npos);
   EXPECT_NE(refusal([](Config& c) { c.model.norm_eps = 1e-6; }).find("model.norm_eps"), std::string::npos);
+  EXPECT_NE(refusal([](Config& c) { c.optimizer.name = OptimizerName::sgd; }).find("optimizer.name: adamw in the"),
+            std::string::npos);
   EXPECT_EQ(refusal([](Config& c) { c.optimizer.lr = 1e-5; }), "") << "not of the model";
+  EXPECT_EQ(refusal([](Config& c) { c.model.rope_scaling.factor = 2; }), "");
 }
 
 TEST(SameModel, WhatARunMayChangeIsTold) {
