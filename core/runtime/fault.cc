@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 #include <chrono>
+#include <cmath>
 #include <csignal>
 #include <cstdlib>
 #include <iterator>
@@ -28,11 +29,12 @@ std::vector<std::string_view> split(std::string_view text, char separator) {
 }
 
 template <class T>
-T number(std::string_view text, std::string_view what) {
+T number(std::string_view text, std::string_view what, T least) {
   T value{};
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size())
     fail(ExitCode::config, "TRAINER_FAULT: {} '{}' is not a number", what, text);
+  if (!(value >= least)) fail(ExitCode::config, "TRAINER_FAULT: {} {} is below {}", what, text, least);
   return value;
 }
 
@@ -42,12 +44,18 @@ constexpr std::string_view kSites[] = {"step",       "forward",    "gradients", 
 
 struct Action {
   std::string_view name;
-  std::string_view argument;   // what must follow its colon; empty: nothing may
-  std::string_view only_site;  // empty: any
+  std::string_view argument = "";   // what must follow its colon; empty: nothing may
+  std::string_view only_site = "";  // empty: any
+  double most = 0;                  // of the argument
 };
-constexpr Action kActions[] = {{"throw", "", ""},        {"exit", "CODE", ""},       {"kill", "", ""},
-                               {"stop", "", ""},         {"sleep", "SECONDS", ""},   {"inf", "", "gradients"},
-                               {"nan", "", "gradients"}, {"count", "", "collective"}};
+constexpr Action kActions[] = {{"throw"},
+                               {"exit", "CODE", "", 255},
+                               {"kill"},
+                               {"stop"},
+                               {"sleep", "SECONDS", "", 1e6},
+                               {"inf", "", "gradients"},
+                               {"nan", "", "gradients"},
+                               {"count", "", "collective"}};
 
 std::string action_names() {
   std::string names;
@@ -59,7 +67,8 @@ std::string action_names() {
 }
 
 /// A fault that would never happen, or not as meant, is refused: whoever plans one wants to see it.
-void check_fault(std::string_view site, std::string_view name, bool has_argument, std::string_view item) {
+void check_fault(std::string_view site, std::string_view name, std::optional<double> argument, bool at_a_step,
+                 std::string_view item) {
   if (site.empty()) fail(ExitCode::config, "TRAINER_FAULT: '{}' names no site ({})", item, fmt::join(kSites, ", "));
   if (name.empty()) fail(ExitCode::config, "TRAINER_FAULT: '{}' names no action ({})", item, action_names());
   if (std::find(std::begin(kSites), std::end(kSites), site) == std::end(kSites))
@@ -68,12 +77,17 @@ void check_fault(std::string_view site, std::string_view name, bool has_argument
       std::find_if(std::begin(kActions), std::end(kActions), [&](const Action& a) { return a.name == name; });
   if (action == std::end(kActions))
     fail(ExitCode::config, "TRAINER_FAULT: unknown action '{}' ({})", name, action_names());
-  if (has_argument == action->argument.empty())
+  if (argument.has_value() == action->argument.empty())
     fail(ExitCode::config, "TRAINER_FAULT: action '{}' {}", name,
-         has_argument ? "takes no argument" : fmt::format("needs an argument: {}:{}", name, action->argument));
+         argument ? "takes no argument" : fmt::format("needs an argument: {}:{}", name, action->argument));
+  if (argument && !(*argument <= action->most && (name != "exit" || *argument == std::floor(*argument))))
+    fail(ExitCode::config, "TRAINER_FAULT: '{}:{}': right would be {} from 0 to {}", name, *argument,
+         name == "exit" ? "a whole number" : "a number", action->most);
   if (!action->only_site.empty() && site != action->only_site)
     fail(ExitCode::config, "TRAINER_FAULT: action '{}' does nothing at site '{}', only at '{}'", name, site,
          action->only_site);
+  if (at_a_step && site == "load")
+    fail(ExitCode::config, "TRAINER_FAULT: 'load' comes before the first step: leave 'step' out of '{}'", item);
 }
 
 }  // namespace
@@ -82,16 +96,16 @@ FaultPlan FaultPlan::parse(std::string_view text) {
   FaultPlan plan;
   for (const std::string_view item : split(text, ';')) {
     Fault fault;
-    bool has_argument = false;
+    std::optional<double> argument;
     for (const std::string_view pair : split(item, ',')) {
       const std::size_t equals = pair.find('=');
       if (equals == std::string_view::npos) fail(ExitCode::config, "TRAINER_FAULT: '{}' is not key=value", pair);
       const std::string_view key = pair.substr(0, equals);
       std::string_view value = pair.substr(equals + 1);
       if (key == "rank") {
-        fault.rank = number<int>(value, key);
+        fault.rank = number(value, key, /*least=*/0);
       } else if (key == "step") {
-        fault.step = number<std::int64_t>(value, key);
+        fault.step = number(value, key, /*least=*/std::int64_t{1});
       } else if (key == "site") {
         fault.site = value;
       } else if (key == "tensor") {
@@ -99,8 +113,8 @@ FaultPlan FaultPlan::parse(std::string_view text) {
       } else if (key == "action") {
         const std::size_t colon = value.find(':');
         if (colon != std::string_view::npos) {
-          has_argument = true;
-          fault.argument = number<double>(value.substr(colon + 1), "the argument of an action");
+          argument = number(value.substr(colon + 1), "the argument of an action", /*least=*/0.0);
+          fault.argument = *argument;
           value = value.substr(0, colon);
         }
         fault.action = value;
@@ -108,7 +122,7 @@ FaultPlan FaultPlan::parse(std::string_view text) {
         fail(ExitCode::config, "TRAINER_FAULT: unknown key '{}' (rank, step, site, action, tensor)", key);
       }
     }
-    check_fault(fault.site, fault.action, has_argument, item);
+    check_fault(fault.site, fault.action, argument, fault.step.has_value(), item);
     plan.faults_.push_back(fault);
   }
   return plan;

@@ -123,8 +123,10 @@ void Engine::poison_gradients() {
   const auto poison = fault_.poison("gradients");
   if (!poison) return;
   const ParamLayout& layout = parts_->model.layout();
+  bool known = false;
   for (ParamId id = 0; id < layout.num_params(); ++id) {
     if (!poison->tensor.empty() && layout.decl(id).name != poison->tensor) continue;
+    known = true;
     const int block = layout.decl(id).block;
     const FlatRange shard = parts_->optimizer.range(block);
     const std::int64_t first = std::max(shard.first, layout.local(id).offset);
@@ -132,6 +134,9 @@ void Engine::poison_gradients() {
     ops::fill(ctx_, {.x = parts_->sink.shard(block).flat_range(first - shard.first, 1), .value = poison->value});
     return;
   }
+  if (!known)
+    fail(ExitCode::config, "TRAINER_FAULT: the model has no tensor '{}'; it has '{}', for example", poison->tensor,
+         layout.decl(0).name);
 }
 
 void Engine::step(const MicroBatchSource& source, std::int64_t step, double lr) {

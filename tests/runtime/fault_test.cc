@@ -29,7 +29,8 @@ TEST(FaultPlan, KnowsEverySiteAndAction) {
   for (const char* site : {"step", "forward", "gradients", "optimizer", "evaluate", "save.begin", "save.write",
                            "save.publish", "load", "collective"})
     for (const char* action : {"throw", "exit:3", "kill", "stop", "sleep:0.5"})
-      EXPECT_EQ(refusal(fmt::format("rank=1,step=2,site={},action={}", site, action)), "");
+      EXPECT_EQ(refusal(fmt::format("rank=0,site={},action={}", site, action)), "");
+  EXPECT_EQ(refusal("rank=1,step=1,site=step,action=exit:255"), "");
   EXPECT_EQ(refusal("site=gradients,action=inf;site=gradients,action=nan,tensor=model.norm.weight"), "");
   EXPECT_EQ(refusal("site=collective,action=count"), "");
   EXPECT_EQ(refusal(""), "");
@@ -45,6 +46,14 @@ TEST(FaultPlan, RefusesWhatWouldNeverHappen) {
   expect_refusal("site=step,action=sleep", {"'sleep' needs an argument: sleep:SECONDS"});
   expect_refusal("site=step,action=kill:9", {"'kill' takes no argument"});
   expect_refusal("site=step,action=exit:x", {"'x' is not a number"});
+  expect_refusal("site=step,action=exit:256", {"'exit:256': right would be a whole number from 0 to 255"});
+  expect_refusal("site=step,action=exit:1.5", {"'exit:1.5'"});
+  expect_refusal("site=step,action=sleep:-1", {"the argument of an action -1 is below 0"});
+  expect_refusal("site=step,action=sleep:nan", {"the argument of an action nan is below 0"});
+  expect_refusal("site=step,action=sleep:1e300", {"'sleep:1e+300'", "a number from 0 to 1000000"});
+  expect_refusal("site=step,step=0,action=kill", {"step 0 is below 1"});
+  expect_refusal("site=step,rank=-1,action=kill", {"rank -1 is below 0"});
+  expect_refusal("site=load,step=1,action=kill", {"'load' comes before the first step"});
   expect_refusal("where=step,action=kill", {"unknown key 'where'"});
   expect_refusal("rank=one,site=step,action=kill", {"rank 'one' is not a number"});
   // The faults before and behind it are sound.
