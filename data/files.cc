@@ -61,11 +61,13 @@ std::vector<std::string> expand_patterns(const std::vector<std::string>& pattern
   if (patterns.empty()) fail(ExitCode::data, "no data files were given: name files, folders or patterns");
   std::vector<std::string> files;
   for (const std::string& pattern : patterns) {
-    std::error_code ignored;  // what cannot be looked at is reported when it is opened
-    const bool is_folder = fs::is_directory(pattern, ignored);
-    const auto more = is_folder                      ? files_of_folder(pattern)
-                      : fs::exists(pattern, ignored) ? std::vector<std::string>{pattern}
-                                                     : matches_of(pattern);
+    std::error_code error;
+    const fs::file_status status = fs::status(pattern, error);
+    if (status.type() == fs::file_type::none)
+      fail(ExitCode::data, "{}: cannot be looked at: {}", pattern, error.message());
+    const auto more = fs::is_directory(status) ? files_of_folder(pattern)
+                      : fs::exists(status)     ? std::vector<std::string>{pattern}
+                                               : matches_of(pattern);
     files.insert(files.end(), more.begin(), more.end());
   }
   std::sort(files.begin(), files.end());

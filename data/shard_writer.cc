@@ -65,7 +65,21 @@ struct ShardWriter::Impl {
   Hdf5Dataset tokens, mask;
   std::int64_t written = 0;
   std::vector<std::uint64_t> documents;
-  bool published = false;
+  bool made = false;  // the temporary file, which has not got its name yet
+
+  Impl() = default;
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+  /// Here, not in the writer's destructor, which does not run when its constructor throws.
+  ~Impl() {
+    if (!made) return;
+    const Hdf5Quiet quiet;
+    mask.reset();
+    tokens.reset();
+    file.reset();
+    std::error_code ignored;  // nothing more can be done about a file that does not go
+    std::filesystem::remove(temporary, ignored);
+  }
 
   bool wide() const { return plan.vocab_size > 65536; }
   template <class T>
@@ -85,6 +99,8 @@ ShardWriter::ShardWriter(const std::string& path, const ShardPlan& plan) : impl_
   w.plan = plan;
   const Hdf5Properties access = hdf5_file_access();
   w.file = Hdf5File(H5Fcreate(w.temporary.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, access));
+  std::error_code ignored;
+  w.made = std::filesystem::is_regular_file(w.temporary, ignored);  // also what HDF5 could not begin on a full disk
   if (!w.file) fail_write(w.temporary, hdf5_error());
   w.tokens = make_dataset(w.file, w.temporary, "tokens", w.wide() ? H5T_STD_U32LE : H5T_STD_U16LE, plan.tokens);
   if (plan.loss_mask) w.mask = make_dataset(w.file, w.temporary, "loss_mask", H5T_STD_U8LE, plan.tokens);
@@ -93,16 +109,7 @@ ShardWriter::ShardWriter(const std::string& path, const ShardPlan& plan) : impl_
   write_attribute(w.file, w.temporary, "tokenizer", plan.tokenizer);
 }
 
-ShardWriter::~ShardWriter() {
-  if (impl_ == nullptr || impl_->published) return;
-  const Hdf5Quiet quiet;
-  impl_->mask.reset();
-  impl_->tokens.reset();
-  impl_->file.reset();
-  std::error_code ignored;  // nothing more can be done about a file that does not go
-  std::filesystem::remove(impl_->temporary, ignored);
-}
-
+ShardWriter::~ShardWriter() = default;
 ShardWriter::ShardWriter(ShardWriter&&) noexcept = default;
 ShardWriter& ShardWriter::operator=(ShardWriter&&) noexcept = default;
 
@@ -155,7 +162,7 @@ void ShardWriter::finish() {
 void ShardWriter::publish() {
   TRAINER_CHECK(!impl_->file, "{} is published before it is finished", impl_->path);
   if (std::rename(impl_->temporary.c_str(), impl_->path.c_str()) != 0) fail_write(impl_->path, errno_text());
-  impl_->published = true;
+  impl_->made = false;
 }
 
 const std::string& ShardWriter::path() const {
