@@ -30,7 +30,7 @@ std::string save_dir_of(const fs::path& folder) {
 }
 
 /// The checkpoint at `path`, or the newest complete one of a run folder or a folder of checkpoints.
-CheckpointInfo open_checkpoint(const std::string& path) {
+CheckpointInfo open_checkpoint(const std::string& path) try {
   if (!fs::is_directory(path)) fail(ExitCode::checkpoint, "{}: there is no such folder", path);
   if (fs::exists(fs::path(path) / kManifestName)) return read_checkpoint_info(path);
   const std::string save_dir = save_dir_of(path);
@@ -44,6 +44,8 @@ CheckpointInfo open_checkpoint(const std::string& path) {
          path, kManifestName, save_dir);
   fmt::print("the newest complete checkpoint in {}:\n\n", save_dir);
   return *newest;
+} catch (const fs::filesystem_error& error) {
+  fail(ExitCode::checkpoint, "{}: cannot be read: {}", error.path1().string(), error.code().message());
 }
 
 std::string model_text(const CheckpointInfo& info) {

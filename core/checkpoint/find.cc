@@ -116,10 +116,11 @@ CheckpointInfo find_named(const std::string& path, Communicator& world) {
     if (!first) return;
     folder = fs::absolute(path).lexically_normal().string();
     if (!fs::is_directory(folder)) fail(ExitCode::checkpoint, "checkpoint.load: there is no folder {}", folder);
-    const std::string latest = read_latest(folder);
-    if (!latest.empty() && !fs::exists(manifest_path(folder)))
-      fail(ExitCode::checkpoint, "checkpoint.load: {} holds checkpoints and is none; did you mean {}/{}?", folder,
-           folder, latest);
+    if (!fs::exists(manifest_path(folder)))
+      for (const std::string& place : {folder, folder + "/checkpoints"})  // of checkpoints, or of a run
+        if (const std::string latest = read_latest(place); !latest.empty())
+          fail(ExitCode::checkpoint, "checkpoint.load: {} is no checkpoint; did you mean {}/{}?", folder, place,
+               latest);
     read_checkpoint_info(folder);
   });
   CheckpointInfo info = share_info(folder, world);

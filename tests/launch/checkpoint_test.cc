@@ -104,6 +104,10 @@ TEST(Checkpoints, ShowFindsWhereARunSavesAndSaysWhatIsNone) {
   const Result nowhere = folder.command("checkpoint show nowhere");
   EXPECT_EQ(nowhere.exit_code, 4);
   EXPECT_TRUE(mentions(nowhere.err, {"nowhere: there is no such folder"}));
+  fs::create_symlink("loop", folder / "loop");
+  const Result loop = folder.command("checkpoint verify loop");
+  EXPECT_EQ(loop.exit_code, 4);
+  EXPECT_TRUE(mentions(loop.err, {"loop: cannot be read: "}));
 }
 
 TEST(Checkpoints, LoadByPathAndFromOtherLayouts) {
@@ -119,6 +123,9 @@ TEST(Checkpoints, LoadByPathAndFromOtherLayouts) {
                          .folder = "spread"});
   const std::vector<double> losses = folder.metric("loss", "first");
   EXPECT_TRUE(near(folder.metric("loss", "spread"), {losses.begin() + 10, losses.end()}, 1e-4));
+  for (const char* above : {"first", "first/checkpoints"})
+    EXPECT_TRUE(mentions(folder.expect_exit(4, {.sets = {fmt::format("checkpoint.load={}", above)}}).err,
+                         {"is no checkpoint; did you mean ", "/first/checkpoints/step_00000020?"}));
 }
 
 // ---- Damage ------------------------------------------------------------------------------------
