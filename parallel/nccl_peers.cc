@@ -192,13 +192,13 @@ const PeerCopies::Addresses* PeerCopies::reach(Communicator& host, Call call, co
 
 void PeerCopies::post(const Context& ctx, Word word, int peer) const {
   // The write follows a fence: what was queued before is seen by whoever sees it.
-  std::byte* const at = peer_words_[static_cast<std::size_t>(peer)] + sizeof round_ * (word * size_ + rank_);
+  std::byte* const at = peer_words_[static_cast<std::size_t>(peer)] + sizeof(Round) * (word * size_ + rank_);
   check(driver().write(static_cast<CUstream>(ctx.stream), address(at), round_, CU_STREAM_WRITE_VALUE_DEFAULT),
         "cuStreamWriteValue32");
 }
 
 void PeerCopies::await(const Context& ctx, Word word, int peer) const {
-  const std::byte* const at = static_cast<const std::byte*>(words_.get()) + sizeof round_ * (word * size_ + peer);
+  const std::byte* const at = static_cast<const std::byte*>(words_.get()) + sizeof(Round) * (word * size_ + peer);
   // Cyclic comparison: rounds may wrap around.
   check(driver().wait(static_cast<CUstream>(ctx.stream), address(at), round_, CU_STREAM_WAIT_VALUE_GEQ),
         "cuStreamWaitValue32");
@@ -266,9 +266,11 @@ void PeerCopies::rotate(const Context& ctx, const Addresses& sources, const Tens
 }
 
 void PeerCopies::abort() {
-  // Larger than any round that is waited for. There is nobody left to tell of an error.
-  cudaMemsetAsync(words_.get(), 0x7f, std::size_t{kWords} * static_cast<std::size_t>(size_) * sizeof round_,
-                  abort_stream_);
+  // Behind every round that is waited for. There is nobody left to tell of an error.
+  constexpr Round kBeyond = Round{1} << 30;
+  const auto* const words = static_cast<const Round*>(words_.get());
+  for (int word = 0; word < kWords * size_; ++word)
+    driver().write(abort_stream_, address(words + word), round_ + kBeyond, CU_STREAM_WRITE_VALUE_DEFAULT);
 }
 
 }  // namespace trainer

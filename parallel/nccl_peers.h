@@ -5,6 +5,7 @@
 #pragma once
 #include <cuda_runtime_api.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -57,6 +58,7 @@ class PeerCopies {
  private:
   /// The call, its bytes, and allocation and offset of both tensors.
   using Key = std::tuple<Call, std::int64_t, std::uint64_t, std::uint64_t, std::uint64_t, std::uint64_t>;
+  using Round = std::uint32_t;  // counts the calls; may wrap around
   enum Word { kReady, kRead, kWords };
   struct Place;
   struct Mapping {
@@ -83,7 +85,7 @@ class PeerCopies {
   Device device_;
   std::shared_ptr<void> words_, scratch_;  // words_: [kWords, size] uint32, written by the others
   std::vector<std::byte*> peer_words_;     // of each rank; own: words_
-  std::uint32_t round_ = 0;
+  std::atomic<Round> round_ = 0;
   std::map<std::pair<int, std::uint64_t>, Mapping> mappings_;  // by rank and the address there
   std::map<Key, Addresses> addresses_;                         // empty: cannot be reached
   cudaStream_t abort_stream_ = nullptr;
