@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 #include <hdf5.h>
+#include <sys/resource.h>
 
+#include <csignal>
 #include <filesystem>
 #include <limits>
 
@@ -274,6 +276,25 @@ TEST(Prepare, AnErrorHalfwayLeavesNothingBehind) {
   EXPECT_TRUE(mentions(error_of([&] { prepare_text(options); }),
                        {"train-00003.h5.tmp", "cannot be written", "Is a directory"}));
   EXPECT_EQ(names_in(folder / "out"), (std::vector<std::string>{"train-00003.h5.tmp"}));
+}
+
+/// A limit for the size of a file stands for a disk that is full.
+TEST(Prepare, AFullDiskLeavesNothingBehind) {
+  const TempFolder folder;
+  write_file(folder / "a.txt", std::string(10000, 'a'));
+  const PrepareOptions options{.inputs = {folder / "a.txt"}, .output_dir = folder / "out", .validation_fraction = 0};
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  const auto at_signal = std::signal(SIGXFSZ, SIG_IGN);
+  for (const rlim_t bytes : {0, 50, 1000, 5000}) {
+    const rlimit small{bytes, before.rlim_max};
+    setrlimit(RLIMIT_FSIZE, &small);
+    const std::string error = error_of([&] { prepare_text(options); });
+    setrlimit(RLIMIT_FSIZE, &before);
+    EXPECT_TRUE(mentions(error, {"train-00000.h5.tmp: cannot be written"})) << bytes;
+    EXPECT_TRUE(names_in(folder / "out").empty()) << bytes;
+  }
+  std::signal(SIGXFSZ, at_signal);
 }
 
 }  // namespace
