@@ -8,6 +8,7 @@ namespace {
 
 std::vector<Block> make_blocks(const Config& config, ParamList& params) {
   std::vector<Block> blocks;
+  blocks.reserve(static_cast<std::size_t>(config.model.num_layers));
   for (int layer = 0; layer < config.model.num_layers; ++layer) blocks.emplace_back(config, layer, params);
   return blocks;
 }

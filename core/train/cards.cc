@@ -52,6 +52,7 @@ std::vector<KnownCard> cards_called(std::string_view name) {
 
 std::vector<std::string> names_of(const auto& cards) {
   std::vector<std::string> names;
+  names.reserve(std::size(cards));
   for (const KnownCard& card : cards) names.emplace_back(card.name);
   return names;
 }

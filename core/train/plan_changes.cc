@@ -52,7 +52,7 @@ Candidates more_recomputation(const Config& config) {
 Candidates less_samples(const Config& config, int ranks) {
   Candidates all;
   for (Config& smaller : smaller_micro_batches(config, ranks)) {
-    const auto times = static_cast<double>(config.train.micro_batch_size / smaller.train.micro_batch_size);
+    const std::int64_t times = config.train.micro_batch_size / smaller.train.micro_batch_size;
     all.push_back({std::move(smaller), kHalfMicroBatch * std::log2(times)});
   }
   return all;
@@ -65,8 +65,7 @@ Candidates more_tensor_parallel(const Config& config, int ranks) {
     all.back().config.parallelism.sequence_parallel = true;
   }
   for (Config& larger : larger_tensor_parallel(config, ranks)) {
-    const auto times =
-        static_cast<double>(larger.parallelism.tensor_parallel_size / config.parallelism.tensor_parallel_size);
+    const std::int64_t times = larger.parallelism.tensor_parallel_size / config.parallelism.tensor_parallel_size;
     all.push_back({std::move(larger), kTwiceTensorParallel * std::log2(times)});
   }
   return all;
@@ -96,12 +95,13 @@ Candidates offload(const Config& config, int ranks) {
   if (config.optimizer.offload) return {};
   constexpr double kSecondsOfLink = 10 / 25e9, kSecondsOfToken = 6 / 400e12;
   const ParallelismConfig& parallel = config.parallelism;
-  const auto dp = static_cast<double>(ranks / parallel.tensor_parallel_size);
-  const double sharing = parallel.zero_stage == 0       ? 1
-                         : parallel.zero_group_size > 0 ? static_cast<double>(parallel.zero_group_size)
-                                                        : dp;
-  const double tokens = static_cast<double>(config.train.global_batch_size * config.train.seq_length) / dp;
-  Candidates all = {{config, kOffload + 100 * kSecondsOfLink / sharing / (kSecondsOfToken * tokens)}};
+  const std::int64_t dp = ranks / parallel.tensor_parallel_size;
+  const std::int64_t sharing = parallel.zero_stage == 0       ? 1
+                               : parallel.zero_group_size > 0 ? parallel.zero_group_size
+                                                              : dp;
+  const auto step_tokens = static_cast<double>(config.train.global_batch_size * config.train.seq_length);
+  const double ratio = static_cast<double>(dp) / static_cast<double>(sharing) / step_tokens;
+  Candidates all = {{config, kOffload + 100 * kSecondsOfLink / kSecondsOfToken * ratio}};
   all.back().config.optimizer.offload = true;
   return all;
 }
