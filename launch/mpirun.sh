@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # mpirun for a training job; takes mpirun's own arguments.
 #   launch/mpirun.sh -np 8 trainer --config 8b.yaml
-# SIGUSR1, SIGTERM and Ctrl-C let all ranks finish the step, save and end with 75; a second one ends the job at once.
+# SIGUSR1, SIGTERM, SIGHUP (a closed terminal) and Ctrl-C let all ranks finish the step, save and end with 75; a second
+# one ends the job at once.
 # (mpirun itself answers SIGTERM by killing the ranks a second later. Its odls_base_sigkill_timeout gives them more time,
 # but mpirun then sleeps twice that long whenever a job ends with an error.)
 set -uo pipefail
@@ -58,7 +59,7 @@ stop() {
   if $asked; then kill -TERM "$job"; else kill -USR1 "$job"; fi
   asked=true
 }
-trap stop USR1 TERM INT
+trap stop USR1 TERM INT HUP
 
 # A signal ends `wait` early, with a status above 128: wait again until mpirun is gone.
 while true; do

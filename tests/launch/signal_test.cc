@@ -44,7 +44,8 @@ std::vector<Ask> ways_to_ask() {
           {"SIGTERM to rank 0", [](const Job& job) { kill(job.ranks().at(0), SIGTERM); }},
           {"SIGUSR1 to launch/mpirun.sh", [](const Job& job) { kill(job.pid(), SIGUSR1); }},
           {"SIGTERM to launch/mpirun.sh", [](const Job& job) { kill(job.pid(), SIGTERM); }},
-          {"SIGINT to launch/mpirun.sh", [](const Job& job) { kill(job.pid(), SIGINT); }}};
+          {"SIGINT to launch/mpirun.sh", [](const Job& job) { kill(job.pid(), SIGINT); }},
+          {"SIGHUP to launch/mpirun.sh", [](const Job& job) { kill(job.pid(), SIGHUP); }}};
 }
 
 TEST(Signals, SaveOneCommonStepAndGoOn) {
