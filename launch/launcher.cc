@@ -34,7 +34,7 @@ template <class T>
 T own_number(const char* name, T otherwise, T least, T most) {
   if (text_of(name).empty()) return otherwise;
   const auto value = parse<T>(text_of(name));
-  if (!value || *value < least || *value > most)
+  if (!value || !(*value >= least && *value <= most))  // NaN is neither
     fail(ExitCode::config, "{}: '{}' is not a number from {} to {}", name, text_of(name), least, most);
   return *value;
 }

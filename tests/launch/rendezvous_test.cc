@@ -151,6 +151,7 @@ TEST(Rendezvous, RefusesPlacesAndNumbersThatMakeNoSense) {
   refused({"one", "2"}, {"TRAINER_RANK: 'one'"});
   refused({"0", ""}, {"TRAINER_RANK is set and TRAINER_WORLD_SIZE is not"});
   refused({"0", "2", {{"TRAINER_JOB_ID", "a/b"}}}, {"TRAINER_JOB_ID: 'a/b'"});
+  refused({"0", "2", {{"TRAINER_RENDEZVOUS_TIMEOUT", "nan"}}}, {"'nan' is not a number from 1 to 1000000"});
   refused({"0", "9", {{"TRAINER_RENDEZVOUS_PORT", "65530"}}}, {"65530 leaves no port for each of 9 ranks"});
 
   const int taken = socket(AF_INET6, SOCK_STREAM, 0);
