@@ -190,6 +190,7 @@ struct Timed {
 Timed fastest(const Context& ctx, cublasLtHandle_t handle, const Descriptors& descriptors, const GemmShape& shape,
               const GemmOperands& operands, const std::vector<cublasLtMatmulHeuristicResult_t>& candidates) {
   std::vector<Timed> timed;
+  timed.reserve(candidates.size());
   for (const auto& candidate : candidates)
     timed.push_back({candidate.algo, time_candidate(ctx, handle, descriptors, shape, operands, candidate.algo)});
   const auto faster = [](const Timed& a, const Timed& b) { return a.ms < b.ms; };
