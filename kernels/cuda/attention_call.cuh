@@ -32,17 +32,22 @@ struct AttentionCall {
   }
 };
 
-/// Last sequence that starts at or before `row`.
-__device__ inline int64_t sequence_of(const int* starts, int64_t sequences, int64_t row) {
+/// Last of `sequences` sequences with start(sequence) <= at; start must not fall.
+template <class Start>
+__device__ inline int64_t last_sequence(int64_t sequences, int64_t at, const Start& start) {
   int64_t low = 0, high = sequences - 1;
   while (low < high) {
     const int64_t middle = (low + high + 1) / 2;
-    if (starts[middle] <= row)
+    if (start(middle) <= at)
       low = middle;
     else
       high = middle - 1;
   }
   return low;
+}
+/// Last sequence that starts at or before `row`.
+__device__ inline int64_t sequence_of(const int* starts, int64_t sequences, int64_t row) {
+  return last_sequence(sequences, row, [starts](int64_t s) { return starts[s]; });
 }
 
 /// The part of a call that both directions have.

@@ -296,29 +296,30 @@ __device__ inline void backward_key_tile(const AttentionCall<T>& c, const FlashT
   store_rows<M, S>(dv, factor, values + offset, c.dv, task.kv_start + own, task.kv_head, task.nk - own);
 }
 
-/// Blocks: `tiles` for each sequence and head, those with the most keys first.
+/// Grid: FlashGrid; of a sequence and head, the blocks with the most keys first.
 template <class M, class S, bool kDropout>
 __global__ void __launch_bounds__(S::kThreads, S::kBlocksPerSm)
     flash_backward_query_kernel(const AttentionCall<typename M::Element> c, const float* deltas, const int tiles) {
   if constexpr (M::kCompiled) {
-    const FlashTask task(c, blockIdx.x / tiles, c.heads);
+    const FlashShare share = flash_share<S>(c.q_starts, c.q_rows, c.sequences, c.heads, tiles);
+    const FlashTask task(c, share.pair, c.heads);
     const int all = (task.nq + S::kRows - 1) / S::kRows;
-    for (int tile = all - 1 - static_cast<int>(blockIdx.x) % tiles; tile >= 0; tile -= tiles) {
+    for (int tile = all - 1 - share.index; tile >= 0; tile -= share.blocks) {
       backward_query_tile<M, S, kDropout>(c, task, deltas, tile * S::kRows);
       __syncthreads();
     }
   }
 }
 
-/// Blocks: `tiles` for each sequence and key/value head, those with the most queries first. A block takes more than one
-/// tile where a sequence has more keys than the host could know.
+/// Grid: FlashGrid; of a sequence and key/value head, the blocks with the most queries first.
 template <class M, class S, bool kDropout>
 __global__ void __launch_bounds__(S::kThreads, S::kBlocksPerSm)
     flash_backward_key_kernel(const AttentionCall<typename M::Element> c, const float* deltas, const int tiles) {
   if constexpr (M::kCompiled) {
-    const FlashTask task(c, blockIdx.x / tiles, c.kv_heads);
+    const FlashShare share = flash_share<S>(c.kv_starts, c.kv_rows, c.sequences, c.kv_heads, tiles);
+    const FlashTask task(c, share.pair, c.kv_heads);
     const int all = (task.nk + S::kRows - 1) / S::kRows;
-    for (int tile = static_cast<int>(blockIdx.x) % tiles; tile < all; tile += tiles) {
+    for (int tile = share.index; tile < all; tile += share.blocks) {
       backward_key_tile<M, S, kDropout>(c, task, deltas, tile * S::kRows);
       __syncthreads();
     }
@@ -342,20 +343,19 @@ void flash_backward(const Context& ctx, const AttentionBackwardArgs& args) {
   const bool dropout = call.drop_below > 0;
   const auto query_kernel =
       dropout ? flash_backward_query_kernel<M, Queries, true> : flash_backward_query_kernel<M, Queries, false>;
-  const int64_t query_tiles = ceil_div(args.shape.max_seq, Queries::kRows);
-  query_kernel<<<grid_size(query_tiles * call.sequences * call.heads), Queries::kThreads,
-                 allow_shared(ctx, query_kernel, flash_backward_bytes<Queries>(), kOp), stream>>>(
-      call, deltas, static_cast<int>(query_tiles));
+  const FlashGrid queries = flash_grid<Queries>(call.q_rows, args.shape.max_seq, call.sequences, call.heads);
+  query_kernel<<<queries.blocks, Queries::kThreads,
+                 allow_shared(ctx, query_kernel, flash_backward_bytes<Queries>(), kOp), stream>>>(call, deltas,
+                                                                                                  queries.tiles);
   check_cuda(cudaGetLastError(), kOp);
 
   const auto key_kernel =
       dropout ? flash_backward_key_kernel<M, Keys, true> : flash_backward_key_kernel<M, Keys, false>;
   // No sequence has fewer keys than queries, so this is the most keys that one can have.
   const int64_t most_keys = call.kv_rows - call.q_rows + args.shape.max_seq;
-  const int64_t key_tiles = ceil_div(most_keys, Keys::kRows);
-  key_kernel<<<grid_size(key_tiles * call.sequences * call.kv_heads), Keys::kThreads,
-               allow_shared(ctx, key_kernel, flash_backward_bytes<Keys>(), kOp), stream>>>(call, deltas,
-                                                                                           static_cast<int>(key_tiles));
+  const FlashGrid keys = flash_grid<Keys>(call.kv_rows, most_keys, call.sequences, call.kv_heads);
+  key_kernel<<<keys.blocks, Keys::kThreads, allow_shared(ctx, key_kernel, flash_backward_bytes<Keys>(), kOp), stream>>>(
+      call, deltas, keys.tiles);
   check_cuda(cudaGetLastError(), kOp);
 }
 

@@ -154,14 +154,15 @@ __device__ inline void forward_tile(const AttentionCall<T>& c, const FlashTask& 
   store_rows<M, S>(sum, factor, own_queries, c.out, task.q_start + own, task.head, task.nq - own);
 }
 
-/// Blocks: `tiles` for each sequence and head, those with the most keys first.
+/// Grid: FlashGrid; of a sequence and head, the blocks with the most keys first.
 template <class M, class S, bool kDropout>
 __global__ void __launch_bounds__(S::kThreads, S::kBlocksPerSm)
     flash_forward_kernel(const AttentionCall<typename M::Element> c, const int tiles) {
   if constexpr (M::kCompiled) {
-    const FlashTask task(c, blockIdx.x / tiles, c.heads);
+    const FlashShare share = flash_share<S>(c.q_starts, c.q_rows, c.sequences, c.heads, tiles);
+    const FlashTask task(c, share.pair, c.heads);
     const int all = (task.nq + S::kRows - 1) / S::kRows;
-    for (int tile = all - 1 - static_cast<int>(blockIdx.x) % tiles; tile >= 0; tile -= tiles) {
+    for (int tile = all - 1 - share.index; tile >= 0; tile -= share.blocks) {
       forward_tile<M, S, kDropout>(c, task, tile * S::kRows);
       __syncthreads();
     }
@@ -174,9 +175,8 @@ void flash_forward(const Context& ctx, const AttentionForwardArgs& args) {
   const auto call = common_call<typename M::Element>(args);
   const auto kernel = call.drop_below > 0 ? flash_forward_kernel<M, S, true> : flash_forward_kernel<M, S, false>;
   const unsigned shared = allow_shared(ctx, kernel, flash_forward_bytes<S>(), "attention_forward");
-  const int64_t tiles = ceil_div(args.shape.max_seq, S::kRows);
-  kernel<<<grid_size(tiles * call.sequences * call.heads), S::kThreads, shared, stream_of(ctx)>>>(
-      call, static_cast<int>(tiles));
+  const FlashGrid grid = flash_grid<S>(call.q_rows, args.shape.max_seq, call.sequences, call.heads);
+  kernel<<<grid.blocks, S::kThreads, shared, stream_of(ctx)>>>(call, grid.tiles);
   check_cuda(cudaGetLastError(), "attention_forward");
 }
 

@@ -61,6 +61,37 @@ struct FlashTask {
   }
 };
 
+/// Blocks of a kernel. Where sequences are about as long as one another, each has `tiles` for each head. Where many are
+/// short and few are long (documents), most of those would have nothing to do; `tiles` is 0 then, and a sequence has
+/// for each head one more block than tiles of all rows end in it: as many as it needs, or one more.
+struct FlashGrid {
+  unsigned blocks;
+  int tiles;
+};
+/// For sequences of `rows` rows together, the longest of `longest`.
+template <class S>
+FlashGrid flash_grid(int64_t rows, int64_t longest, int64_t sequences, int64_t heads) {
+  const int64_t tiles = ceil_div(longest, S::kRows), by_length = rows / S::kRows + sequences;
+  const bool alike = tiles * sequences <= by_length;
+  return {grid_size((alike ? tiles * sequences : by_length) * heads), alike ? static_cast<int>(tiles) : 0};
+}
+
+/// What a block of such a grid works on: of the `blocks` that share a sequence and head, it is number `index`.
+struct FlashShare {
+  int64_t pair;  // as FlashTask counts them
+  int index, blocks;
+};
+template <class S>
+__device__ inline FlashShare flash_share(const int* starts, int64_t rows, int64_t sequences, int64_t heads, int tiles) {
+  if (tiles > 0) return {blockIdx.x / tiles, static_cast<int>(blockIdx.x) % tiles, tiles};
+  const int64_t by_length = rows / S::kRows + sequences;
+  const int64_t head = blockIdx.x / by_length, block = blockIdx.x % by_length;
+  const auto first_block = [starts](int64_t s) { return starts[s] / S::kRows + s; };
+  const int64_t s = last_sequence(sequences, block, first_block);
+  return {s * heads + head, static_cast<int>(block - first_block(s)),
+          static_cast<int>(first_block(s + 1) - first_block(s))};
+}
+
 /// Dynamic shared memory of a block.
 template <class T>
 __device__ inline T* shared_memory() {
@@ -197,7 +228,7 @@ unsigned allow_shared(const Context& ctx, Kernel* kernel, int64_t bytes, const c
   if (bytes > limit)
     fail(ExitCode::config,
          "{}: the built-in flash attention needs {} bytes of shared memory, this card has {}; right would be "
-         "train.attention: cudnn",
+         "train.attention: cudnn, without data.intra_document_attention",
          op, bytes, limit);
   check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)), op);
   return static_cast<unsigned>(bytes);

@@ -45,6 +45,19 @@ std::vector<Case> cases() {
           {4, 2, {65, 3, 130}, {67, 200, 131}, 50, 0.3}};
 }
 
+/// Documents of a micro-batch: many of 1 to 7 tokens, one that fills a window, one among many short ones, boundaries at
+/// the edges of tiles and windows and beside them.
+std::vector<Case> documents() {
+  Lengths many(3000), mixed(400, 3), after(300, 1);
+  for (std::size_t i = 0; i < many.size(); ++i) many[i] = 1 + static_cast<std::int64_t>(i * i % 7);
+  mixed[100] = 2048;
+  mixed[399] = 700;
+  after.insert(after.begin(), 1024);
+  return {{2, 1, many},  {2, 2, {2048}},
+          {4, 2, mixed}, {2, 1, mixed, {}, 100},
+          {2, 1, after}, {2, 1, {64, 64, 128, 256, 1, 127, 512, 255, 257, 63, 65, 0, 384, 128}}};
+}
+
 /// The tensors of a case on both machines; q, k and v lie in longer rows, as in a fused buffer.
 class Problem {
  public:
@@ -112,6 +125,20 @@ class Problem {
     expect_stated_error();
   }
 
+  /// The same with the units of Volta.
+  void check_volta() {
+    twins.check([&](const Context& ctx) {
+      if (ctx.device.kind == DeviceKind::cpu) {
+        ops::attention_forward(ctx, forward(ctx));
+        ops::attention_backward(ctx, backward(ctx));
+      } else {
+        volta_attention_forward(ctx, forward(ctx));
+        volta_attention_backward(ctx, backward(ctx));
+      }
+    });
+    expect_stated_error();
+  }
+
   void expect_stated_error() const {
     EXPECT_LE(relative_error(*out), std::ldexp(1.0, -bits_));
     for (const Twin* gradient : {dq, dk, dv})
@@ -174,18 +201,22 @@ TEST(GpuAttention, VoltaUnitsAreTheCpuOp) {
   for (const std::int64_t head_dim : {64, 128})
     for (const Case& c : cases()) {
       SCOPED_TRACE(name_of(c, Dtype::f16, head_dim));
-      Problem problem(c, Dtype::f16, head_dim);
-      problem.twins.check([&](const Context& ctx) {
-        if (ctx.device.kind == DeviceKind::cpu) {
-          ops::attention_forward(ctx, problem.forward(ctx));
-          ops::attention_backward(ctx, problem.backward(ctx));
-        } else {
-          volta_attention_forward(ctx, problem.forward(ctx));
-          volta_attention_backward(ctx, problem.backward(ctx));
-        }
-      });
-      problem.expect_stated_error();
+      Problem(c, Dtype::f16, head_dim).check_volta();
     }
+}
+
+TEST(GpuAttention, DocumentsAreTheCpuOp) {
+  TRAINER_REQUIRE_GPU();
+  for (const Case& c : documents()) {
+    SCOPED_TRACE(::testing::Message() << c.queries.size() << " documents, the first of " << c.queries.front()
+                                      << " tokens, window " << c.window);
+    for (const std::int64_t head_dim : {64, 128}) {
+      Problem(c, Dtype::bf16, head_dim).check(AttentionChoice::builtin);
+      Problem(c, Dtype::bf16, head_dim).check(AttentionChoice::automatic);
+    }
+    Problem(c, Dtype::f16, 64).check_volta();
+    Problem(c, Dtype::f32, 40).check(AttentionChoice::builtin);
+  }
 }
 
 TEST(GpuAttention, PlainIsTheCpuOp) {
