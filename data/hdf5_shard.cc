@@ -6,11 +6,10 @@
 namespace trainer {
 namespace {
 
-/// A one-dimensional contiguous dataset of integers, as it lies in the file.
+/// A one-dimensional contiguous dataset, as it lies in the file.
 struct Extent {
   std::int64_t offset = 0;  // bytes from the start of the file
   std::int64_t count = 0;   // elements
-  IdType type = IdType::u16;
 };
 
 Hdf5File open_file(const std::string& path, std::int64_t size) {
@@ -39,12 +38,15 @@ IdType integer_type(hid_t dataset, const std::string& path, const char* name) {
        is_signed ? ", signed" : "");
 }
 
-Extent locate(hid_t file, const std::string& path, const char* name, std::int64_t file_size) {
-  const Hdf5Dataset dataset(H5Dopen2(file, name, H5P_DEFAULT));
+Hdf5Dataset open_dataset(hid_t file, const std::string& path, const char* name) {
+  Hdf5Dataset dataset(H5Dopen2(file, name, H5P_DEFAULT));
   if (!dataset) fail(ExitCode::data, "{}: dataset '{}' cannot be opened: {}", path, name, hdf5_error());
-  Extent extent;
-  extent.type = integer_type(dataset, path, name);
+  return dataset;
+}
 
+/// Where the elements of a dataset lie, each of `width` bytes.
+Extent locate(hid_t dataset, const std::string& path, const char* name, std::int64_t width, std::int64_t file_size) {
+  Extent extent;
   const Hdf5Space space(H5Dget_space(dataset));
   const int dims = H5Sget_simple_extent_ndims(space);
   hsize_t length = 0;
@@ -62,7 +64,7 @@ Extent locate(hid_t file, const std::string& path, const char* name, std::int64_
         path, name);
   const haddr_t offset = H5Dget_offset(dataset);
   if (offset == HADDR_UNDEF) fail(ExitCode::data, "{}: dataset '{}' was never written", path, name);
-  const std::int64_t bytes = extent.count * id_bytes(extent.type);
+  const std::int64_t bytes = extent.count * width;
   if (offset > static_cast<haddr_t>(file_size) || bytes > file_size - static_cast<std::int64_t>(offset))
     fail(ExitCode::data, "{}: truncated: dataset '{}' takes bytes {} to {}, the file has {}", path, name, offset,
          offset + static_cast<haddr_t>(bytes), file_size);
@@ -84,9 +86,38 @@ std::optional<std::int64_t> read_vocab_size(hid_t file, const std::string& path)
   return value;
 }
 
+/// Finds where documents begin. An empty dataset says that none begins in this shard.
+void find_documents(hid_t file, TokenShard& shard) {
+  constexpr const char* name = "doc_offsets";
+  constexpr std::int64_t width = 8;
+  if (H5Lexists(file, name, H5P_DEFAULT) <= 0)
+    fail(ExitCode::data,
+         "{}: has no dataset '{}' (where documents begin), which data.intra_document_attention needs: prepare the text "
+         "again with 'trainer data prepare'",
+         shard.path, name);
+  const Hdf5Dataset dataset = open_dataset(file, shard.path, name);
+  const Hdf5Type type(H5Dget_type(dataset));
+  if (H5Tget_class(type) != H5T_INTEGER || H5Tget_size(type) != width || H5Tget_order(type) != H5T_ORDER_LE)
+    fail(ExitCode::data, "{}: dataset '{}' must hold little-endian integers of 64 bits", shard.path, name);
+  if (H5Sget_simple_extent_npoints(Hdf5Space(H5Dget_space(dataset))) == 0) return;
+  const Extent offsets = locate(dataset, shard.path, name, width, shard.file.size());
+  shard.documents = offsets.count;
+  shard.offsets = shard.file.data() + offsets.offset;
+  std::int64_t before = -1;
+  for (std::int64_t i = 0; i < shard.documents; ++i) {
+    const std::int64_t offset = document_offset(shard, i);
+    if (offset <= before || offset >= shard.count)
+      fail(ExitCode::data,
+           "{}: dataset '{}' says that document {} begins at token {}{}, in a shard of {} tokens: starts must increase "
+           "and lie in the shard. Prepare the text again",
+           shard.path, name, i, offset, i > 0 ? fmt::format(", behind one at {}", before) : std::string(), shard.count);
+    before = offset;
+  }
+}
+
 }  // namespace
 
-TokenShard open_hdf5_shard(const std::string& path) {
+TokenShard open_hdf5_shard(const std::string& path, bool documents) {
   const Hdf5Quiet quiet;
   TokenShard shard;
   shard.path = path;
@@ -94,19 +125,23 @@ TokenShard open_hdf5_shard(const std::string& path) {
   const Hdf5File file = open_file(path, shard.file.size());
   if (H5Lexists(file, "tokens", H5P_DEFAULT) <= 0)
     fail(ExitCode::data, "{}: has no dataset 'tokens' (the token ids, one dimension)", path);
-  const Extent tokens = locate(file, path, "tokens", shard.file.size());
-  shard.type = tokens.type;
+  const Hdf5Dataset dataset = open_dataset(file, path, "tokens");
+  shard.type = integer_type(dataset, path, "tokens");
+  const Extent tokens = locate(dataset, path, "tokens", id_bytes(shard.type), shard.file.size());
   shard.count = tokens.count;
   shard.tokens = shard.file.data() + tokens.offset;
   shard.vocab_size = read_vocab_size(file, path);
   if (H5Lexists(file, "loss_mask", H5P_DEFAULT) > 0) {
-    const Extent mask = locate(file, path, "loss_mask", shard.file.size());
-    if (mask.type != IdType::u8 || mask.count != tokens.count)
+    const Hdf5Dataset loss_mask = open_dataset(file, path, "loss_mask");
+    const IdType type = integer_type(loss_mask, path, "loss_mask");
+    const Extent mask = locate(loss_mask, path, "loss_mask", id_bytes(type), shard.file.size());
+    if (type != IdType::u8 || mask.count != tokens.count)
       fail(ExitCode::data,
            "{}: dataset 'loss_mask' has {} elements of {}; it must have {} of uint8, one for each token", path,
-           mask.count, id_type_name(mask.type), tokens.count);
+           mask.count, id_type_name(type), tokens.count);
     shard.mask = shard.file.data() + mask.offset;
   }
+  if (documents) find_documents(file, shard);
   return shard;
 }
 

@@ -25,9 +25,6 @@ Loader::Loader(const TokenDataset& dataset, const Sampler& sampler, const Loader
   blank.inputs.resize(static_cast<std::size_t>(b * t));
   blank.targets.resize(blank.inputs.size());
   blank.positions.resize(blank.inputs.size());
-  for (std::int64_t row = 0; row < b; ++row)
-    std::iota(blank.positions.begin() + row * t, blank.positions.begin() + (row + 1) * t, 0);
-  for (std::int64_t row = 0; row <= b; ++row) blank.sequence_starts.push_back(static_cast<std::int32_t>(row * t));
   blank.sample_ids.resize(static_cast<std::size_t>(b));
   ring_.assign(static_cast<std::size_t>(shape.prefetch + 1), blank);
   mask_.resize(static_cast<std::size_t>(t));
@@ -72,11 +69,18 @@ void Loader::fill(MicroBatch& batch, std::int64_t index) {
   batch.step = first_step_ + index / accumulation;
   batch.micro = index % accumulation;
   batch.first_slot = (shape_.dp_rank * accumulation + batch.micro) * b;
+  std::vector<std::int32_t>& starts = batch.sequence_starts;
+  starts.clear();
   for (std::int64_t row = 0; row < b; ++row) {
     const std::int64_t window = sampler_.window(batch.step * shape_.global_batch_size + batch.first_slot + row);
     batch.sample_ids[static_cast<std::size_t>(row)] = window;
     fill_row(window, batch.inputs.data() + row * t, batch.targets.data() + row * t);
+    starts.push_back(static_cast<std::int32_t>(row * t));
+    if (window != kNoWindow) dataset_.document_starts(window * t + 1, t - 1, row * t + 1, starts);
   }
+  starts.push_back(static_cast<std::int32_t>(b * t));
+  for (std::size_t s = 0; s + 1 < starts.size(); ++s)
+    std::iota(batch.positions.begin() + starts[s], batch.positions.begin() + starts[s + 1], 0);
 }
 
 void Loader::fill_row(std::int64_t window, std::int32_t* inputs, std::int32_t* targets) {

@@ -16,8 +16,8 @@ namespace trainer {
 struct MicroBatch {
   std::vector<std::int32_t> inputs;           // [B * T]
   std::vector<std::int32_t> targets;          // [B * T], kIgnoredTarget where masked
-  std::vector<std::int32_t> positions;        // [B * T], 0 .. T - 1 in every sample
-  std::vector<std::int32_t> sequence_starts;  // [B + 1], 0, T, 2 T, ...
+  std::vector<std::int32_t> positions;        // [B * T], counted from the start of the sequence
+  std::vector<std::int32_t> sequence_starts;  // [S + 1]: 0, ..., B * T. Samples, or documents within samples
   std::vector<std::int64_t> sample_ids;       // [B], windows of the dataset; kNoWindow: a row without targets
   std::int64_t step = 0;
   std::int64_t micro = 0;       // 0 .. accumulation - 1
@@ -42,7 +42,8 @@ struct LoaderShape {
 class Loader {
  public:
   /// Starts at micro-batch 0 of `first_step`: a resume is a new Loader. The dataset must outlive it. The global batch
-  /// must divide evenly.
+  /// must divide evenly. Where the dataset knows its documents, those within a sample are sequences of their own; what
+  /// a sample holds of one that begins before it is a sequence, too.
   Loader(const TokenDataset& dataset, const Sampler& sampler, const LoaderShape& shape, std::int64_t first_step);
 
   /// The next micro-batch, valid until the following call. Throws what reading it threw (a damaged shard: Error(data)
@@ -63,8 +64,8 @@ class Loader {
   double wait_seconds_ = 0;
   std::vector<std::uint8_t> mask_;  // [T], scratch of the thread
 
-  // A ring of prefetch + 1 micro-batches, so that nothing is allocated while training. The caller holds the one last
-  // taken; the thread fills those that are given back. Counters are of micro-batches since the start.
+  // A ring of prefetch + 1 micro-batches, so that hardly anything is allocated while training. The caller holds the one
+  // last taken; the thread fills those that are given back. Counters are of micro-batches since the start.
   std::vector<MicroBatch> ring_;
   std::mutex mutex_;  // guards what follows
   std::condition_variable_any changed_;

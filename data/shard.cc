@@ -127,19 +127,18 @@ std::string_view id_type_name(IdType type) {
   return names[static_cast<std::size_t>(type)];
 }
 
-TokenShard open_shard(const std::string& path, DataFormat format) {
-  switch (format) {
-    case DataFormat::hdf5:
-      return open_hdf5_shard(path);
-    case DataFormat::bin_uint16:
-      return open_raw_shard(path, IdType::u16);
-    case DataFormat::bin_uint32:
-      return open_raw_shard(path, IdType::u32);
-    case DataFormat::automatic:
-      break;
-  }
+TokenShard open_shard(const std::string& path, DataFormat format, bool documents) {
   const std::string extension = std::filesystem::path(path).extension().native();
-  if (extension == ".h5" || extension == ".hdf5") return open_hdf5_shard(path);
+  const bool automatic = format == DataFormat::automatic;
+  if (format == DataFormat::hdf5 || (automatic && (extension == ".h5" || extension == ".hdf5")))
+    return open_hdf5_shard(path, documents);
+  if (documents)
+    fail(ExitCode::data,
+         "{}: only HDF5 shards hold where documents begin, which data.intra_document_attention needs: prepare the text "
+         "again with 'trainer data prepare'",
+         path);
+  if (format == DataFormat::bin_uint16) return open_raw_shard(path, IdType::u16);
+  if (format == DataFormat::bin_uint32) return open_raw_shard(path, IdType::u32);
   if (extension == ".bin") return open_llmc_shard(path);
   fail(
       ExitCode::data,
@@ -173,6 +172,26 @@ void read_shard(const TokenShard& shard, std::int64_t first, std::int64_t count,
   if (mask == nullptr) return;
   for (std::int64_t i = 0; i < count; ++i)
     mask[i] = shard.mask == nullptr || shard.mask[first + i] != std::byte{0} ? 1 : 0;
+}
+
+std::int64_t document_offset(const TokenShard& shard, std::int64_t index) {
+  std::int64_t offset;
+  std::memcpy(&offset, shard.offsets + index * static_cast<std::int64_t>(sizeof offset), sizeof offset);
+  return offset;
+}
+
+void append_document_starts(const TokenShard& shard, std::int64_t first, std::int64_t count, std::int64_t at,
+                            std::vector<std::int32_t>& starts) {
+  std::int64_t low = 0, high = shard.documents;  // the first document that begins at `first` or behind
+  while (low < high) {
+    const std::int64_t middle = low + (high - low) / 2;
+    if (document_offset(shard, middle) < first)
+      low = middle + 1;
+    else
+      high = middle;
+  }
+  for (; low < shard.documents && document_offset(shard, low) < first + count; ++low)
+    starts.push_back(static_cast<std::int32_t>(at + document_offset(shard, low) - first));
 }
 
 }  // namespace trainer

@@ -144,12 +144,10 @@ void ShardWriter::finish() {
   Impl& w = *impl_;
   TRAINER_CHECK(tokens_left() == 0, "{} tokens of {} were not appended", tokens_left(), w.path);
   const Hdf5Quiet quiet;
-  if (!w.documents.empty()) {
-    const std::string& path = w.temporary;
-    const auto count = std::ssize(w.documents);
-    const Hdf5Dataset offsets = make_dataset(w.file, path, "doc_offsets", H5T_STD_U64LE, count);
-    write_at(offsets, path, H5T_NATIVE_UINT64, 0, w.documents.size(), w.documents.data());
-  }
+  Hdf5Dataset offsets = make_dataset(w.file, w.temporary, "doc_offsets", H5T_STD_U64LE, std::ssize(w.documents));
+  if (!w.documents.empty())
+    write_at(offsets, w.temporary, H5T_NATIVE_UINT64, 0, w.documents.size(), w.documents.data());
+  offsets.reset();
   if (!w.mask.reset() || !w.tokens.reset() || !w.file.reset()) fail_write(w.temporary, hdf5_error());
   const int fd = ::open(w.temporary.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) fail_write(w.temporary, errno_text());

@@ -17,9 +17,9 @@ struct ShardPlan {
   bool loss_mask = false;
 };
 
-/// One shard: dataset `tokens`, `loss_mask` when planned, `doc_offsets` when documents were marked, attributes
-/// `vocab_size`, `tokenizer` and `source_bytes`. Datasets are contiguous, so that readers can map them. The file is
-/// `path`.tmp until publish(), and removed with the writer when that never comes.
+/// One shard: datasets `tokens`, `doc_offsets` (empty when no document was marked), `loss_mask` when planned,
+/// attributes `vocab_size`, `tokenizer` and `source_bytes`. Datasets are contiguous, so that readers can map them. The
+/// file is `path`.tmp until publish(), and removed with the writer when that never comes.
 class ShardWriter {
  public:
   /// Throws Error(data) when the file cannot be made; so do all others when it cannot be written.

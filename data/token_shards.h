@@ -22,7 +22,9 @@ class TokenDataset {
   /// Opens files, folders (their .h5, .hdf5 and .bin files) and patterns (*, ?, [...]), sorted by path, for a model
   /// with `vocab_size` tokens. Throws Error(data) naming the file and what is wrong with it: nothing matches, a file
   /// twice, an unknown, damaged or truncated file, an empty shard, a shard of a larger vocabulary, a type too narrow.
-  static TokenDataset open(const std::vector<std::string>& patterns, DataFormat format, std::int64_t vocab_size);
+  /// With `documents` also a shard that does not say where they begin.
+  static TokenDataset open(const std::vector<std::string>& patterns, DataFormat format, std::int64_t vocab_size,
+                           bool documents = false);
 
   std::int64_t num_tokens() const { return ends_.back(); }
   const std::vector<TokenShard>& shards() const { return shards_; }
@@ -32,11 +34,20 @@ class TokenDataset {
   /// token and id when an id is not below vocab_size, so that no such id ever reaches an embedding.
   void read(std::int64_t first, std::int64_t count, std::int32_t* ids, std::uint8_t* mask) const;
 
+  /// Appends `at` + i for every i < `count` such that a document begins at token first + i of the whole sequence;
+  /// nothing when it was opened without `documents`. Binary search: the starts stay in the mapped files.
+  void document_starts(std::int64_t first, std::int64_t count, std::int64_t at,
+                       std::vector<std::int32_t>& starts) const;
+
   /// Reads everything once, with the checks of read().
   DatasetSummary scan() const;
 
  private:
   TokenDataset(std::vector<TokenShard> shards, std::int64_t vocab_size);
+
+  /// Calls use(shard, its first token that is meant, how many) for the shards of tokens [first, first + count).
+  template <class Use>
+  void each_part(std::int64_t first, std::int64_t count, const Use& use) const;
 
   std::vector<TokenShard> shards_;
   std::vector<std::int64_t> ends_;  // tokens up to and including each shard

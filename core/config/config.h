@@ -187,7 +187,7 @@ struct TrainConfig {
     v.key(
         "attention", attention, any_value,
         "Attention on the GPU: cudnn is cuDNN's (sm_80 and newer, without dropout on probabilities), builtin our own; "
-        "auto takes the faster of those that can.");
+        "auto takes the faster of those that can, and is builtin with data.intra_document_attention.");
     v.key("deterministic", deterministic, any_value,
           "Same configuration on the same machine gives bit-identical losses.");
     v.key("output_dir", output_dir, any_value, "The run folder: resolved configuration, metrics, logs, checkpoints.");
@@ -335,6 +335,7 @@ struct DataConfig {
   std::vector<std::string> train;
   std::vector<std::string> validation;
   DataFormat format = DataFormat::automatic;
+  bool intra_document_attention = false;
   std::int64_t prefetch = 4;
 
   template <class V>
@@ -345,6 +346,9 @@ struct DataConfig {
     v.key("format", format, any_value,
           "auto: by extension and magic number (.h5, .hdf5; .bin of llm.c). A raw .bin without header needs bin_uint16 "
           "or bin_uint32.");
+    v.key("intra_document_attention", intra_document_attention, any_value,
+          "A token attends only to tokens of its own document, and positions start again with each document. Needs "
+          "shards that say where documents begin (trainer data prepare writes them); docs/data.md has the details.");
     v.key("prefetch", prefetch, size_range, "Micro-batches that the loader prepares ahead.");
   }
 };

@@ -21,6 +21,9 @@ void resolve_defaults(Config& config, int world_size) {
   }
   if (model.intermediate_size == 0) model.intermediate_size = 4 * model.hidden_size;
   if (model.max_position_embeddings == 0) model.max_position_embeddings = config.train.seq_length;
+  // cuDNN's attention takes sequences of one length only.
+  if (config.data.intra_document_attention && config.train.attention == AttentionChoice::automatic)
+    config.train.attention = AttentionChoice::builtin;
   if (config.checkpoint.save_dir.empty()) config.checkpoint.save_dir = config.train.output_dir + "/checkpoints";
 
   ParallelismConfig& parallelism = config.parallelism;

@@ -148,11 +148,26 @@ class Checker {
   }
 
   void attention() {
-    if (config_.train.attention != AttentionChoice::cudnn || config_.model.attention_dropout == 0) return;
-    fault({"train.attention", "model.attention_dropout"},
-          "cuDNN's attention has no dropout on probabilities, and attention_dropout is {}; right would be builtin or "
-          "auto, or attention_dropout 0",
-          config_.model.attention_dropout);
+    const double dropout = config_.model.attention_dropout;
+    const bool cudnn = config_.train.attention == AttentionChoice::cudnn;
+    if (cudnn && dropout > 0) {
+      fault({"train.attention", "model.attention_dropout"},
+            "cuDNN's attention has no dropout on probabilities, and attention_dropout is {}; right would be builtin or "
+            "auto, or attention_dropout 0",
+            dropout);
+    }
+    if (!config_.data.intra_document_attention) return;
+    if (cudnn) {
+      fault({"train.attention", "data.intra_document_attention"},
+            "cuDNN's attention takes sequences of one length, and documents have many; right would be builtin or auto");
+    }
+    if (dropout > 0) {
+      fault({"data.intra_document_attention", "model.attention_dropout"},
+            "attention_dropout is {}, whose random numbers are counted by sequences of seq_length tokens, and a "
+            "document is a sequence of its own length; right would be attention_dropout 0, or "
+            "intra_document_attention false",
+            dropout);
+    }
   }
 
   bool splits(std::int64_t tp) const {

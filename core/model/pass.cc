@@ -32,7 +32,7 @@ double residual_init_std(const ModelConfig& model) {
 
 void hidden_dropout(const Pass& pass, const Tensor& x, const Tensor& out, const DropoutKey& dropout) {
   const std::int64_t tokens = pass.batch.ids.cols;
-  const std::int64_t first = pass.batch.first_slot * pass.batch.max_seq + pass.tp.first_row(tokens);
+  const std::int64_t first = pass.batch.first_token + pass.tp.first_row(tokens);
   ops::dropout(pass.ctx, {.x = x, .out = out, .dropout = dropout, .row_offset = first});
 }
 

@@ -40,14 +40,16 @@ ModelShape model_shape(const Config& config, int tp_rank, int tp_size);
 /// others', so that the stream's variance does not grow with depth (Radford et al. 2019).
 double residual_init_std(const ModelConfig& model);
 
-/// One micro-batch on the device. Rows are the tokens of B sequences, one behind the other.
+/// One micro-batch on the device. Rows are the tokens of B samples, one behind the other; a sample is one sequence, or
+/// several documents.
 struct Batch {
-  Tensor ids;        // [1, N] i32
-  Tensor targets;    // [1, N] i32, kIgnoredTarget where masked
-  Tensor positions;  // [1, N] i32
-  Tensor starts;     // [1, B + 1] i32
-  std::int64_t max_seq = 0;
-  std::int64_t first_slot = 0;  // place of the first sequence in the global batch
+  Tensor ids;                    // [1, N] i32
+  Tensor targets;                // [1, N] i32, kIgnoredTarget where masked
+  Tensor positions;              // [1, N] i32
+  Tensor starts;                 // [1, S + 1] i32: where the S sequences begin, and N
+  std::int64_t max_seq = 0;      // longest sequence
+  std::int64_t first_slot = 0;   // place of the first sample in the global batch
+  std::int64_t first_token = 0;  // first_slot x T
 };
 
 /// One forward (and backward) pass over one micro-batch.

@@ -72,19 +72,24 @@ void Engine::initialize() {
 }
 
 Batch Engine::upload(const MicroBatch& micro_batch) const {
+  Batch batch = parts_->batch;
+  const std::vector<std::int32_t>& starts = micro_batch.sequence_starts;
   Staging& staging = staging_[uploads_++ % staging_.size()];
   staging.copied.synchronize();  // the copy that used it two micro-batches ago
   auto* to = static_cast<std::int32_t*>(staging.memory.get());
-  for (const auto* part :
-       {&micro_batch.inputs, &micro_batch.targets, &micro_batch.positions, &micro_batch.sequence_starts})
+  for (const auto* part : {&micro_batch.inputs, &micro_batch.targets, &micro_batch.positions, &starts})
     to = std::copy(part->begin(), part->end(), to);
   const std::int64_t filled = to - static_cast<std::int32_t*>(staging.memory.get());
-  TRAINER_CHECK(filled == parts_->ints.numel(), "a micro-batch of {} integers, expected {}", filled,
-                parts_->ints.numel());
-  copy_to_device(ctx_, parts_->ints.data, staging.memory.get(), parts_->ints.bytes());
+  TRAINER_CHECK(filled == 3 * batch.ids.cols + std::ssize(starts) && filled <= parts_->ints.numel(),
+                "a micro-batch of {} integers, {} of them starts; expected at most {}, {} a part", filled,
+                starts.size(), parts_->ints.numel(), batch.ids.cols);
+  copy_to_device(ctx_, parts_->ints.data, staging.memory.get(), filled * dtype_size(Dtype::i32));
   staging.copied.record(ctx_);
-  Batch batch = parts_->batch;
+  batch.starts = batch.starts.flat_range(0, std::ssize(starts));
+  for (std::size_t s = 0; s + 1 < starts.size(); ++s)
+    batch.max_seq = std::max<std::int64_t>(batch.max_seq, starts[s + 1] - starts[s]);
   batch.first_slot = micro_batch.first_slot;
+  batch.first_token = micro_batch.first_slot * config_.train.seq_length;
   return batch;
 }
 

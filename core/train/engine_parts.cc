@@ -19,9 +19,9 @@ std::unique_ptr<WeightSource> make_weights(const Config& config, const Transform
                                             queue, arena);
 }
 
-/// Integers of a micro-batch: ids, targets, positions, sequence starts.
-std::int64_t batch_ints(const ModelShape& shape) {
-  return 3 * shape.tokens + shape.sequences + 1;
+/// Sequence starts of a micro-batch, and the end: at most a document a token.
+std::int64_t most_starts(const Config& config, const ModelShape& shape) {
+  return (config.data.intra_document_attention ? shape.tokens : shape.sequences) + 1;
 }
 
 }  // namespace
@@ -49,12 +49,12 @@ EngineParts::EngineParts(const Config& config, const Mesh& mesh, CommQueue& queu
   model.allocate(arena);
   const ModelShape& shape = model.shape();
   // One buffer, so that a micro-batch is one copy.
-  ints = arena.take(MemoryClass::workspace, "micro-batch", 1, batch_ints(shape), Dtype::i32);
+  const std::int64_t starts = most_starts(config, shape);
+  ints = arena.take(MemoryClass::workspace, "micro-batch", 1, 3 * shape.tokens + starts, Dtype::i32);
   batch.ids = ints.flat_range(0, shape.tokens);
   batch.targets = ints.flat_range(shape.tokens, shape.tokens);
   batch.positions = ints.flat_range(2 * shape.tokens, shape.tokens);
-  batch.starts = ints.flat_range(3 * shape.tokens, shape.sequences + 1);
-  batch.max_seq = shape.seq_length;
+  batch.starts = ints.flat_range(3 * shape.tokens, starts);
   sums = arena.take(MemoryClass::workspace, "loss sums", 1, 3, Dtype::f64);
   norm = arena.take(MemoryClass::workspace, "gradient norm", 1, 2, Dtype::f64);
   state = arena.take(MemoryClass::workspace, "update state", 1, sizeof(UpdateState), Dtype::u8);

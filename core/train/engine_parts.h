@@ -16,8 +16,8 @@ struct EngineParts {
   std::unique_ptr<WeightSource> weights;
   ReducingGradSink sink;
   Optimizer optimizer;
-  Tensor ints;   // a micro-batch on the device
-  Batch batch;   // its parts
+  Tensor ints;   // a micro-batch on the device: ids, targets, positions, sequence starts
+  Batch batch;   // its parts, with all the room there is for starts
   Tensor sums;   // [1, 3] f64: loss, z-loss, target tokens of this rank, then of all
   Tensor norm;   // [1, 2] f64: sum of squares, first bad tensor
   Tensor state;  // bytes of the UpdateState

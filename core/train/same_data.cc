@@ -13,16 +13,21 @@ namespace {
 
 constexpr std::int64_t kPlaces = 16, kTokensAtAPlace = 64;
 
-/// FNV-1a (Fowler, Noll, Vo) over tokens at places that are spread over the whole.
+/// FNV-1a (Fowler, Noll, Vo) over tokens and starts of documents at places that are spread over the whole.
 std::uint64_t sample_hash(const TokenDataset& data) {
   const std::int64_t count = std::min(kTokensAtAPlace, data.num_tokens());
   std::vector<std::int32_t> ids(static_cast<std::size_t>(count));
   std::vector<std::uint8_t> mask(ids.size());
+  std::vector<std::int32_t> starts;
   std::uint64_t hash = 0xcbf29ce484222325u;
+  const auto add = [&](std::uint64_t value) { hash = (hash ^ value) * 0x100000001b3u; };
   for (std::int64_t place = 0; place < kPlaces; ++place) {
-    data.read((data.num_tokens() - count) * place / (kPlaces - 1), count, ids.data(), mask.data());
-    for (std::size_t i = 0; i < ids.size(); ++i)
-      hash = (hash ^ (2 * static_cast<std::uint64_t>(ids[i]) + mask[i])) * 0x100000001b3u;
+    const std::int64_t first = (data.num_tokens() - count) * place / (kPlaces - 1);
+    data.read(first, count, ids.data(), mask.data());
+    for (std::size_t i = 0; i < ids.size(); ++i) add(2 * static_cast<std::uint64_t>(ids[i]) + mask[i]);
+    starts.clear();
+    data.document_starts(first, count, 0, starts);
+    for (const std::int32_t start : starts) add(static_cast<std::uint64_t>(start));
   }
   return hash;
 }

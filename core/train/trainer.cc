@@ -30,11 +30,15 @@ double unix_seconds() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
+TokenDataset open_data(const Config& config, const std::vector<std::string>& patterns) {
+  return TokenDataset::open(patterns, config.data.format, config.model.vocab_size,
+                            config.data.intra_document_attention);
+}
+
 /// The last of the data that is opened at start.
 std::optional<TokenDataset> open_validation(const Config& config, PhaseTimes& startup) {
   std::optional<TokenDataset> validation;
-  if (!config.data.validation.empty())
-    validation = TokenDataset::open(config.data.validation, config.data.format, config.model.vocab_size);
+  if (!config.data.validation.empty()) validation = open_data(config, config.data.validation);
   startup.end("data");
   return validation;
 }
@@ -83,7 +87,7 @@ Trainer::Trainer(const Config& config, const Launch& launch, std::unique_ptr<Com
       fault_(fault),
       log_(log),
       print_(PrintRequests::from_environment()),
-      train_data_(TokenDataset::open(config.data.train, config.data.format, config.model.vocab_size)),
+      train_data_(open_data(config, config.data.train)),
       validation_data_(open_validation(config, launch.startup)),
       train_windows_(num_windows(train_data_.num_tokens(), config.train.seq_length)),
       total_steps_(total_steps(config, train_windows_)),

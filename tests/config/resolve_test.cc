@@ -29,6 +29,15 @@ TEST(ConfigResolve, FillsWhatFollows) {
   EXPECT_EQ(resolved_yaml(config), once);
 }
 
+TEST(ConfigResolve, DocumentsTakeTheBuiltInAttention) {
+  Config config = valid_config();
+  resolve_defaults(config, 1);
+  EXPECT_EQ(config.train.attention, AttentionChoice::automatic);
+  config.data.intra_document_attention = true;
+  resolve_defaults(config, 1);
+  EXPECT_EQ(config.train.attention, AttentionChoice::builtin);
+}
+
 TEST(ConfigResolve, KeepsWhatIsGiven) {
   Config config = valid_config();
   config.model.num_key_value_heads = 2;

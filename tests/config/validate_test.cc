@@ -160,6 +160,26 @@ const std::vector<Case> cases = {
      },
      0, ""},
 
+    {"documents", [](Config& c) { c.data.intra_document_attention = true; }, 0, ""},
+    {"documents_with_dropout",
+     [](Config& c) {
+       c.data.intra_document_attention = true;
+       c.model.attention_dropout = 0.1;
+     },
+     0,
+     "data.intra_document_attention: attention_dropout is 0.1, whose random numbers are counted by sequences of "
+     "seq_length tokens, and a document is a sequence of its own length; right would be attention_dropout 0, or "
+     "intra_document_attention false"},
+    {"documents_with_cudnn",
+     [](Config& c) {
+       c.data.intra_document_attention = true;
+       c.train.attention = AttentionChoice::cudnn;
+     },
+     0,
+     "train.attention: cuDNN's attention takes sequences of one length, and documents have many; right would be "
+     "builtin "
+     "or auto"},
+
     {"sequence_parallel_on_one_rank", [](Config& c) { c.parallelism.sequence_parallel = true; }, 0, ""},
     {"sequence_parallel",
      [](Config& c) {

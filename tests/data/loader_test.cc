@@ -68,6 +68,33 @@ TEST(Loader, MaskedTokensAreInputsButNoTargets) {
   EXPECT_EQ(batch.targets, (std::vector<std::int32_t>{6, kIgnoredTarget, kIgnoredTarget, 9}));
 }
 
+/// Three shards of 10, 7 and 8 tokens; documents begin at 0, 3, 4, 19 and 21 of the whole.
+TEST(Loader, DocumentsAreSequencesOfTheirOwn) {
+  const TempFolder folder;
+  const auto write = [&](const char* name, std::size_t tokens, const std::vector<std::int64_t>& documents) {
+    write_hdf5(folder / name, {.ids = std::vector<std::int64_t>(tokens, 7), .documents = documents});
+  };
+  write("a.h5", 10, {0, 3, 4});
+  write("b.h5", 7, {});
+  write("c.h5", 8, {2, 4});
+  const LoaderShape shape{.seq_length = kLength, .micro_batch_size = 2, .global_batch_size = 2};
+  const auto check = [&](bool documents, const std::vector<std::vector<std::int32_t>>& starts,
+                         const std::vector<std::vector<std::int32_t>>& positions) {
+    const TokenDataset dataset = TokenDataset::open({folder.path()}, DataFormat::automatic, 10, documents);
+    Loader loader(dataset, Sampler::in_order(num_windows(dataset.num_tokens(), kLength)), shape, 0);
+    for (std::size_t i = 0; i < starts.size(); ++i) {
+      const MicroBatch& batch = loader.next();
+      EXPECT_EQ(batch.sequence_starts, starts[i]) << i;
+      EXPECT_EQ(batch.positions, positions[i]) << i;
+    }
+  };
+  // The second window begins with a document, the third within one, which goes on in the next shard; a document begins
+  // in the fifth, whose first tokens belong to that one. The last micro-batch is empty.
+  check(true, {{0, 3, 4, 8}, {0, 4, 8}, {0, 3, 4, 5, 8}, {0, 4, 8}},
+        {{0, 1, 2, 0, 0, 1, 2, 3}, {0, 1, 2, 3, 0, 1, 2, 3}, {0, 1, 2, 0, 0, 0, 1, 2}, {0, 1, 2, 3, 0, 1, 2, 3}});
+  check(false, {{0, 4, 8}, {0, 4, 8}}, {{0, 1, 2, 3, 0, 1, 2, 3}, {0, 1, 2, 3, 0, 1, 2, 3}});
+}
+
 TEST(Loader, TheGlobalBatchIsTheSameInEveryLayout) {
   const Counting data(37 * kLength + 1);
   const TokenDataset dataset = data.open();

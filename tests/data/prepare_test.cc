@@ -79,6 +79,28 @@ TEST(Prepare, ShardsReadBackAsTheTextWithItsTailHeldOut) {
   EXPECT_EQ(ByteTokenizer::decode(read_ids(folder / "out")), first + second);
 }
 
+/// Shards of 4 tokens: documents of 2 + 1, 9 + 1, 1 + 1 and 2 tokens, ends of text counted.
+TEST(Prepare, ShardsSayWhereDocumentsBegin) {
+  const TempFolder folder;
+  write_file(folder / "a.jsonl", R"({"text": "ab"}
+{"text": "123456789"}
+{"text": "x"}
+{"text": "yz"}
+)");
+  prepare_text(
+      {.inputs = {folder / "a.jsonl"}, .output_dir = folder / "out", .validation_fraction = 0.2, .shard_tokens = 4});
+  const auto starts = [&](const std::string& pattern) {
+    const TokenDataset dataset =
+        TokenDataset::open({folder / pattern}, DataFormat::automatic, ByteTokenizer::vocab_size, true);
+    std::vector<std::int32_t> found;
+    dataset.document_starts(0, dataset.num_tokens(), 100, found);
+    return found;
+  };
+  EXPECT_EQ(starts("out/train-00001.h5"), std::vector<std::int32_t>{});
+  EXPECT_EQ(starts("out/train-*.h5"), (std::vector<std::int32_t>{100, 103, 113}));
+  EXPECT_EQ(starts("out/validation-*.h5"), std::vector<std::int32_t>{101});  // of the last 3 of 17 tokens
+}
+
 TEST(Prepare, ShardsSayWhatTheyAre) {
   const TempFolder folder;
   write_file(folder / "a.txt", "0123");

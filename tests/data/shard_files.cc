@@ -68,6 +68,9 @@ void write_hdf5(const std::string& path, const Hdf5Shard& shard) {
                 shard.never_written || shard.ids.empty() ? nullptr : shard.ids.data());
   if (!shard.mask.empty())
     write_dataset(file, "loss_mask", H5T_STD_U8LE, {shard.mask.size()}, false, H5T_NATIVE_UINT8, shard.mask.data());
+  if (shard.documents)
+    write_dataset(file, "doc_offsets", H5T_STD_I64LE, {shard.documents->size()}, false, H5T_NATIVE_INT64,
+                  shard.documents->empty() ? nullptr : shard.documents->data());
   if (shard.vocab_size) {
     const hid_t space = H5Screate(H5S_SCALAR);
     const hid_t attribute = H5Acreate2(file, "vocab_size", H5T_STD_I32LE, space, H5P_DEFAULT, H5P_DEFAULT);

@@ -32,7 +32,8 @@ struct Hdf5Shard {
   enum class Type : std::uint8_t { u8, i8, u16, u16_big_endian, u32, i32, i64, f32 };
   Type type = Type::u16;
   std::vector<std::int64_t> ids;
-  std::vector<std::uint8_t> mask;  // empty: none
+  std::vector<std::uint8_t> mask;                      // empty: none
+  std::optional<std::vector<std::int64_t>> documents;  // dataset doc_offsets
   std::optional<std::int64_t> vocab_size;
   bool chunked = false;
   bool two_dimensional = false;

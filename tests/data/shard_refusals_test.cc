@@ -167,5 +167,36 @@ TEST(ShardRefusals, ABadIdIsNamedWithShardAndToken) {
   EXPECT_TRUE(mentions(error_of([&] { dataset.scan(); }), {"b.h5", "token 2"}));
 }
 
+TEST(ShardRefusals, NoBoundariesOfDocumentsWhereTheyAreNeeded) {
+  const TempFolder folder;
+  write_hdf5(folder / "none.h5", {.ids = {1, 2}});
+  write_file(folder / "a.bin", llmc_header(20240520, 1) + bytes_of<std::uint16_t>({1}));
+  const auto open = [&](const char* name, DataFormat format) {
+    return error_of([&] { TokenDataset::open({folder / name}, format, 1000, true); });
+  };
+  const Texts remedy{"data.intra_document_attention", "trainer data prepare"};
+  for (const auto& [name, format] :
+       {std::pair{"none.h5", DataFormat::automatic}, std::pair{"none.h5", DataFormat::hdf5},
+        std::pair{"a.bin", DataFormat::automatic}, std::pair{"a.bin", DataFormat::bin_uint16}}) {
+    const std::string error = open(name, format);
+    EXPECT_TRUE(mentions(error, {name}));
+    EXPECT_TRUE(mentions(error, remedy));
+  }
+  EXPECT_TRUE(mentions(open("none.h5", DataFormat::automatic), {"doc_offsets"}));
+}
+
+TEST(ShardRefusals, BoundariesOfDocumentsThatCannotBe) {
+  const TempFolder folder;
+  const auto error = [&](const std::vector<std::int64_t>& documents) {
+    write_hdf5(folder / "a.h5", {.ids = {1, 2, 3, 4}, .documents = documents});
+    TokenDataset::open({folder / "a.h5"}, DataFormat::automatic, 1000);  // nobody looks at them
+    return error_of([&] { TokenDataset::open({folder / "a.h5"}, DataFormat::automatic, 1000, true); });
+  };
+  EXPECT_TRUE(mentions(error({0, 2, 2}), {"a.h5", "doc_offsets", "document 2 begins at token 2, behind one at 2"}));
+  EXPECT_TRUE(mentions(error({0, 3, 1}), {"document 2 begins at token 1, behind one at 3"}));
+  EXPECT_TRUE(mentions(error({0, 4}), {"document 1 begins at token 4", "4 tokens"}));
+  EXPECT_TRUE(mentions(error({-1, 2}), {"document 0 begins at token -1, in a shard of 4 tokens"}));
+}
+
 }  // namespace
 }  // namespace trainer

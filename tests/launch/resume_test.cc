@@ -68,6 +68,18 @@ TEST(Resume, IsExactOnSeveralRanks) {
                              "parallelism.sequence_parallel=true"});
 }
 
+/// Through the loader, with and without documents: the same samples, another function.
+TEST(Resume, IsExactWithAttentionWithinDocuments) {
+  const std::string documents = "data.intra_document_attention=true";
+  expect_resume_is_exact(2, {documents, "model.hidden_dropout=0.1"});
+  const RunFolder folder;
+  folder.expect_exit(0, {.ranks = 2, .sets = {documents}});
+  folder.expect_exit(0, {.sets = {documents, "train.micro_batch_size=2"}, .folder = "alone"});
+  folder.expect_exit(0, {.folder = "windows"});
+  EXPECT_TRUE(near(folder.metric("loss"), folder.metric("loss", "alone"), 1e-4));
+  EXPECT_FALSE(near(folder.metric("loss"), folder.metric("loss", "windows"), 1e-4));
+}
+
 TEST(Resume, GoesOnInsideAnEpoch) {
   const RunFolder folder;
   write_shard(folder / "ten.h5", learnable_tokens(10 * 16 + 1, 64), 64);

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <filesystem>
 #include <random>
+#include <span>
 #include <sstream>
 #include <stdexcept>
 #include <tuple>
@@ -167,7 +168,13 @@ void write_shard(const std::string& path, const std::vector<std::int32_t>& ids, 
                             .vocab_size = vocab_size,
                             .tokenizer = "numbers",
                             .loss_mask = !mask.empty()});
-  writer.append(ids, mask);
+  constexpr std::size_t kDocument = 23;
+  for (std::size_t at = 0; at < ids.size(); at += kDocument) {
+    const std::size_t count = std::min(kDocument, ids.size() - at);
+    writer.begin_document();
+    writer.append(std::span(ids).subspan(at, count),
+                  mask.empty() ? std::span(mask) : std::span(mask).subspan(at, count));
+  }
   writer.finish();
   writer.publish();
 }

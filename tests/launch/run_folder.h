@@ -67,6 +67,7 @@ class RunFolder {
 
 /// Element i of a sequence over `vocab_size` tokens that a model can learn, with some noise.
 std::vector<std::int32_t> learnable_tokens(std::int64_t count, std::int64_t vocab_size);
+/// A shard with documents of 23 tokens.
 void write_shard(const std::string& path, const std::vector<std::int32_t>& ids, std::int64_t vocab_size,
                  const std::vector<std::uint8_t>& mask = {});
 

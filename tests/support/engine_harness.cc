@@ -49,12 +49,26 @@ Sample synthetic_sample(std::int64_t step, std::int64_t slot, std::int64_t seq_l
   return sample;
 }
 
+std::vector<std::int32_t> synthetic_documents(std::int64_t step, std::int64_t slot, std::int64_t seq_length) {
+  const std::uint64_t key =
+      mix_key(mix_key(mix_key(17, "documents"), static_cast<std::uint64_t>(step)), static_cast<std::uint64_t>(slot));
+  std::vector<std::int32_t> starts;
+  for (std::int64_t i = 1; i < seq_length; ++i)
+    if (mix_key(key, static_cast<std::uint64_t>(i)) % 4 == 0) starts.push_back(static_cast<std::int32_t>(i));
+  return starts;
+}
+
 SampleSource::SampleSource(Engine& engine, Maker maker)
     : shape_(loader_shape(engine.config(), engine.mesh())), maker_(std::move(maker)) {}
 
 SampleSource::SampleSource(Engine& engine)
-    : SampleSource(engine, [t = engine.config().train.seq_length, v = engine.config().model.vocab_size](
-                               std::int64_t step, std::int64_t slot) { return synthetic_sample(step, slot, t, v); }) {}
+    : SampleSource(engine,
+                   [t = engine.config().train.seq_length, v = engine.config().model.vocab_size,
+                    documents = engine.config().data.intra_document_attention](std::int64_t step, std::int64_t slot) {
+                     Sample sample = synthetic_sample(step, slot, t, v);
+                     if (documents) sample.documents = synthetic_documents(step, slot, t);
+                     return sample;
+                   }) {}
 
 void SampleSource::seek(std::int64_t step) {
   index_ = step * shape_.accumulation();
@@ -66,15 +80,18 @@ const MicroBatch& SampleSource::next() {
   batch_.step = index_ / accumulation;
   batch_.micro = index_ % accumulation;
   batch_.first_slot = (shape_.dp_rank * accumulation + batch_.micro) * shape_.micro_batch_size;
-  batch_.sequence_starts.push_back(0);
   for (std::int64_t i = 0; i < shape_.micro_batch_size; ++i) {
     const Sample sample = maker_(batch_.step, batch_.first_slot + i);
     batch_.inputs.insert(batch_.inputs.end(), sample.ids.begin(), sample.ids.end());
     batch_.targets.insert(batch_.targets.end(), sample.targets.begin(), sample.targets.end());
-    for (std::int64_t t = 0; t < shape_.seq_length; ++t) batch_.positions.push_back(static_cast<std::int32_t>(t));
-    batch_.sequence_starts.push_back(static_cast<std::int32_t>(batch_.inputs.size()));
+    for (std::int32_t t = 0, start = 0; t < shape_.seq_length; ++t) {
+      if (std::find(sample.documents.begin(), sample.documents.end(), t) != sample.documents.end()) start = t;
+      if (start == t) batch_.sequence_starts.push_back(static_cast<std::int32_t>(batch_.positions.size()));
+      batch_.positions.push_back(t - start);
+    }
     batch_.sample_ids.push_back(batch_.first_slot + i);
   }
+  batch_.sequence_starts.push_back(static_cast<std::int32_t>(batch_.inputs.size()));
   ++index_;
   return batch_;
 }
@@ -128,6 +145,25 @@ std::vector<double> read_as_double(const Piece& piece) {
 }
 
 }  // namespace
+
+std::vector<double> logits_of(Engine& engine, const MicroBatch& micro_batch) {
+  const Batch batch = engine.upload(micro_batch);
+  const ModelShape& shape = engine.model().shape();
+  const std::int64_t bytes = shape.tokens * shape.vocab * dtype_size(shape.dtype);
+  const std::shared_ptr<void> memory = allocate(engine.context().device, bytes, "logits of a test");
+  const Tensor on_device = tensor_over(memory.get(), shape.dtype, shape.tokens, shape.vocab);
+  const Pass pass{
+      .ctx = engine.context(), .tp = engine.tensor_parallel(), .batch = batch, .dropout_key = 0, .dropout = false};
+  engine.model().logits(pass, engine.weights(), on_device);
+  const HostCopy copy(engine.context(), on_device);
+  const Tensor& out = copy.tensor;
+  std::vector<double> logits;
+  for (std::int64_t n = 0; n < shape.tokens; ++n)
+    for (std::int64_t v = 0; v < engine.config().model.vocab_size; ++v)
+      logits.push_back(shape.dtype == Dtype::f64 ? out.as<double>()[n * out.stride + v]
+                                                 : static_cast<double>(out.as<float>()[n * out.stride + v]));
+  return logits;
+}
 
 std::vector<OwnedValues> owned_state(Engine& engine, bool copies) {
   std::vector<OwnedValues> owned;

@@ -15,17 +15,20 @@ Config family_config(const std::string& family, const std::vector<std::string>& 
 /// Sample `slot` of step `step`: T random tokens and their successors; a part of the targets is masked, a different one
 /// in each slot.
 struct Sample {
-  std::vector<std::int32_t> ids;      // [T]
-  std::vector<std::int32_t> targets;  // [T], kIgnoredTarget where masked
+  std::vector<std::int32_t> ids;          // [T]
+  std::vector<std::int32_t> targets;      // [T], kIgnoredTarget where masked
+  std::vector<std::int32_t> documents{};  // where documents begin, but for 0
 };
 Sample synthetic_sample(std::int64_t step, std::int64_t slot, std::int64_t seq_length, std::int64_t vocab_size);
+/// About one in four tokens, others in each slot.
+std::vector<std::int32_t> synthetic_documents(std::int64_t step, std::int64_t slot, std::int64_t seq_length);
 
 /// Deals samples as the loader does.
 class SampleSource {
  public:
   using Maker = std::function<Sample(std::int64_t step, std::int64_t slot)>;
   SampleSource(Engine& engine, Maker maker);
-  /// The synthetic samples above.
+  /// The synthetic samples above, with documents where the configuration has attention within them.
   explicit SampleSource(Engine& engine);
   /// The next micro-batch; the source starts at step 0.
   const MicroBatch& next();
@@ -41,6 +44,9 @@ class SampleSource {
   std::int64_t index_ = 0;
   MicroBatch batch_;
 };
+
+/// The logits of a micro-batch of an engine with one rank, without the padding of the vocabulary: [N, vocab_size].
+std::vector<double> logits_of(Engine& engine, const MicroBatch& micro_batch);
 
 /// Sets all weights to golden_weight(name, index).
 void load_golden_weights(Engine& engine);

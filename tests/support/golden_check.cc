@@ -4,34 +4,12 @@
 
 #include <cmath>
 
-#include "core/runtime/device.h"
 #include "parallel/self_communicator.h"
 #include "tests/support/engine_harness.h"
 #include "tests/support/goldens.h"
 
 namespace trainer::test {
 namespace {
-
-void check_logits(Engine& engine, SampleSource& source, const Golden& golden, double tolerance) {
-  const Batch batch = engine.upload(source.next());
-  const ModelShape& shape = engine.model().shape();
-  const std::int64_t bytes = shape.tokens * shape.vocab * dtype_size(shape.dtype);
-  const std::shared_ptr<void> device = allocate(engine.context().device, bytes, "logits of a test");
-  const Tensor on_device = tensor_over(device.get(), shape.dtype, shape.tokens, shape.vocab);
-  const Pass pass{
-      .ctx = engine.context(), .tp = engine.tensor_parallel(), .batch = batch, .dropout_key = 0, .dropout = false};
-  engine.model().logits(pass, engine.weights(), on_device);
-  std::vector<char> memory(static_cast<std::size_t>(bytes));
-  copy_to_host(engine.context(), memory.data(), device.get(), bytes);
-  synchronize(engine.context());
-  const Tensor out = tensor_over(memory.data(), shape.dtype, shape.tokens, shape.vocab);
-  std::vector<double> logits;  // without the padding of the vocabulary
-  for (std::int64_t n = 0; n < shape.tokens; ++n)
-    for (std::int64_t v = 0; v < golden.vocab_size; ++v)
-      logits.push_back(shape.dtype == Dtype::f64 ? out.as<double>()[n * out.stride + v]
-                                                 : static_cast<double>(out.as<float>()[n * out.stride + v]));
-  EXPECT_LE(relative_error(golden.logits, logits.data()), tolerance);
-}
 
 void check_gradients(Engine& engine, SampleSource& source, const Golden& golden, const GoldenTolerance& tolerance) {
   engine.compute_gradients(source.source(), 0);
@@ -63,7 +41,7 @@ void check_golden(const std::string& family, const Context& ctx, const GoldenTol
     return Sample{{batch.token_ids.begin() + slot * t, batch.token_ids.begin() + (slot + 1) * t},
                   {batch.targets.begin() + slot * t, batch.targets.begin() + (slot + 1) * t}};
   });
-  check_logits(engine, source, golden, tolerance.logits);
+  EXPECT_LE(relative_error(golden.logits, logits_of(engine, source.next()).data()), tolerance.logits);
   source.seek(0);
   check_gradients(engine, source, golden, tolerance);
   source.seek(0);

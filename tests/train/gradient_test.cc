@@ -20,7 +20,7 @@ Config tiny(const std::string& family, const std::vector<std::string>& more) {
   return family_config(family, sets, 1);
 }
 
-void check_all_gradients(const Config& config) {
+void check_all_gradients(const Config& config, const testing::GradcheckOptions& options = {}) {
   const FaultPlan no_fault;
   Engine engine(config, {}, std::make_unique<SelfCommunicator>("world"), no_fault);
   load_golden_weights(engine);
@@ -43,7 +43,7 @@ void check_all_gradients(const Config& config) {
     const ParamDecl& decl = layout.decl(id);
     const Tensor weight = layout.view(engine.weights().acquire(engine.context(), decl.block), id);
     const std::vector<double>& gradient = gradients[static_cast<std::size_t>(id)];
-    EXPECT_TRUE(testing::gradient_matches(std::span(weight.as<double>(), gradient.size()), gradient, loss))
+    EXPECT_TRUE(testing::gradient_matches(std::span(weight.as<double>(), gradient.size()), gradient, loss, options))
         << decl.name;
   }
 }
@@ -57,6 +57,12 @@ TEST_P(GradientTest, EveryParameter) {
 TEST_P(GradientTest, WithDropoutAndZLoss) {
   check_all_gradients(
       tiny(GetParam(), {"model.hidden_dropout=0.2", "model.attention_dropout=0.3", "train.z_loss=0.01"}));
+}
+
+/// A smaller step: where a token sees few others the loss bends more.
+TEST_P(GradientTest, WithDocuments) {
+  check_all_gradients(tiny(GetParam(), {"data.intra_document_attention=true", "model.hidden_dropout=0.2"}),
+                      {.step = 5e-4});
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, GradientTest, ::testing::ValuesIn(kGoldenFamilies),

@@ -82,6 +82,10 @@ TEST(Layout, Qwen2Tied) {
 TEST(Layout, Qwen3) {
   run_sample("qwen3", {}, kFloat64Layout);
 }
+TEST(Layout, Documents) {
+  run_sample("gpt2", {"data.intra_document_attention=true", "model.hidden_dropout=0.1"}, kFloat64Layout);
+  run_sample("llama3", {"data.intra_document_attention=true"}, kFloat64Layout);
+}
 /// Layers enough that every buffer of whole blocks is used again.
 TEST(Layout, DeepModel) {
   run_sample("llama3", {"model.num_layers=5"}, kFloat64Layout);

@@ -101,6 +101,11 @@ TEST(Resume, IsTheUnbrokenRunWithBf16Moments) {
   resume_is_unbroken(test_world().size(), 1, test_world().size() > 1 ? 1 : 0, "bf16", {"optimizer.moments_dtype=bf16"});
 }
 
+TEST(Resume, IsTheUnbrokenRunWithDocuments) {
+  const int ranks = test_world().size(), tp = ranks >= 4 ? 2 : 1;
+  resume_is_unbroken(ranks / tp, tp, 0, "bf16", {"data.intra_document_attention=true"});
+}
+
 /// Saved in one layout, loaded in others: gathered masters and moments are the same bits.
 TEST(Resume, AnyLayoutLoadsWhatAnotherSaved) {
   if (test_world().size() != 4) GTEST_SKIP() << "needs 4 ranks";
