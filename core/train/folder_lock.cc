@@ -12,7 +12,7 @@
 
 namespace trainer {
 
-FolderLock::FolderLock(const std::string& folder) {
+FolderLock::FolderLock(const std::string& folder, std::string_view key) {
   const std::string path = folder + "/.lock";
   file_ = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
   if (file_ < 0) return;  // whoever writes to the folder says what is wrong with it
@@ -22,8 +22,7 @@ FolderLock::FolderLock(const std::string& folder) {
     if (held && read(file_, holder.data(), holder.size() - 1) < 0) holder[0] = '\0';
     close(std::exchange(file_, -1));
     if (held)
-      fail(ExitCode::config, "another job writes to '{}' ({}): give each its own train.output_dir", folder,
-           holder.data());
+      fail(ExitCode::config, "another job writes to '{}' ({}): give each its own {}", folder, holder.data(), key);
     return;
   }
   std::array<char, 64> host{};

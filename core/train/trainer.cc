@@ -126,14 +126,14 @@ void Trainer::open_run_folder() {
   if (lead()) {
     std::error_code error;
     std::filesystem::create_directories(folder / "logs", error);
-    lock_.emplace(folder.string());
+    lock_.emplace(folder.string(), "train.output_dir");
     std::ofstream resolved(folder / "config.resolved.yaml");
     resolved << resolved_yaml(config_);
     if (!resolved.flush()) problem = fmt::format("cannot write to train.output_dir '{}'", folder.string());
   }
   problem = broadcast_string(engine_.mesh().world(), problem, 0);
   if (!problem.empty()) fail(ExitCode::config, "{}", problem);
-  if (lead()) check_save_folder();
+  if (lead()) open_save_folder();
   if (!std::filesystem::exists(folder / "config.resolved.yaml"))
     fail(ExitCode::config, "train.output_dir '{}', seen from '{}' on this rank, is not the folder of rank 0",
          folder.string(), std::filesystem::current_path().string());
@@ -141,7 +141,7 @@ void Trainer::open_run_folder() {
 }
 
 /// Now, and not when hours of work are to be saved.
-void Trainer::check_save_folder() const {
+void Trainer::open_save_folder() {
   const CheckpointConfig& checkpoint = config_.checkpoint;
   if (checkpoint.save_interval == 0 && !checkpoint.save_at_end && !checkpoint.save_on_signal) return;
   std::error_code error;
@@ -150,6 +150,8 @@ void Trainer::check_save_folder() const {
     error = std::error_code(errno, std::generic_category());
   if (error)
     fail(ExitCode::checkpoint, "cannot write to checkpoint.save_dir '{}': {}", checkpoint.save_dir, error.message());
+  if (!std::filesystem::equivalent(checkpoint.save_dir, config_.train.output_dir, error))
+    save_lock_.emplace(checkpoint.save_dir, "checkpoint.save_dir");
 }
 
 void Trainer::print_tables() {

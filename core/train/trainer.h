@@ -43,7 +43,7 @@ class Trainer {
  private:
   bool lead() const { return engine_.mesh().world().rank() == 0; }
   void open_run_folder();
-  void check_save_folder() const;
+  void open_save_folder();
   void print_tables();
   void load();
   UpdateState state_to_go_on_with(const UpdateState& saved, const std::string& saved_yaml) const;
@@ -68,7 +68,7 @@ class Trainer {
   std::int64_t train_windows_;
   std::int64_t total_steps_;
   mutable Engine engine_;
-  std::optional<FolderLock> lock_;  // rank 0: of the run folder
+  std::optional<FolderLock> lock_, save_lock_;  // rank 0: of the run folder, and of where it saves
 
   std::int64_t step_ = 0;     // steps queued; on the CPU, and after settle(step_), done
   std::int64_t settled_ = 0;  // steps that were reported

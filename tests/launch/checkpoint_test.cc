@@ -51,8 +51,8 @@ TEST(Checkpoints, OfEveryStepUnderARelativePathAreAllSound) {
     const Result verified = folder.command("checkpoint verify " + name);
     EXPECT_EQ(verified.exit_code, 0) << verified.err;
   }
-  EXPECT_EQ(std::distance(fs::directory_iterator(folder / "saved"), fs::directory_iterator()), 51)
-      << "50 checkpoints and `latest`";
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder / "saved"), fs::directory_iterator()), 52)
+      << "50 checkpoints, `latest` and the lock";
 }
 
 TEST(Checkpoints, ShowListsTheVocabularyWithoutItsPadding) {

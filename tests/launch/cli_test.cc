@@ -350,6 +350,9 @@ TEST(Faults, OfTwoJobsInOneRunFolder) {
   ASSERT_TRUE(wait_until([&] { return !folder.metrics().empty(); }, 30));
   const Result second = folder.expect_exit(2, {.ranks = 2});
   EXPECT_TRUE(mentions(second.err, {"another job writes to 'run' (host ", "train.output_dir"}));
+  const Result beside =
+      folder.expect_exit(2, {.ranks = 2, .sets = {"checkpoint.save_dir=run/checkpoints"}, .folder = "beside"});
+  EXPECT_TRUE(mentions(beside.err, {"another job writes to 'run/checkpoints' (host ", "checkpoint.save_dir"}));
   first->kill_all();
   first->wait();
   folder.expect_exit(0, {.ranks = 2});  // the lock went with its process
