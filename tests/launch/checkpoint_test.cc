@@ -97,6 +97,7 @@ TEST(Checkpoints, ShowBeginsWithASummaryOfTheNewestOfARun) {
 TEST(Checkpoints, ShowFindsWhereARunSavesAndSaysWhatIsNone) {
   const RunFolder folder;
   folder.expect_exit(0, {.sets = {"train.train_steps=2", "checkpoint.save_dir=elsewhere"}});
+  fs::create_directory(folder / "run/checkpoints");  // of an earlier run
   EXPECT_TRUE(mentions(folder.command("checkpoint show run").out, {"Checkpoint elsewhere/step_00000002\n"}));
   const Result none = folder.command("checkpoint show run/logs");
   EXPECT_EQ(none.exit_code, 4);
