@@ -40,9 +40,8 @@ CheckpointInfo open_checkpoint(const std::string& path) try {
       newest_checkpoint(save_dir, [](const std::string& warning) { fmt::print(stderr, "trainer: {}\n", warning); });
   if (!newest)
     fail(ExitCode::checkpoint,
-         "{}: is no checkpoint (it has no {}), and there is no complete one in {}; right would be a checkpoint's "
-         "folder, "
-         "or that of a run",
+         "{}: is no checkpoint (it has no {}), and there is no complete one in {}; right would be the folder of a "
+         "checkpoint or of a run",
          path, kManifestName, save_dir);
   fmt::print("the newest complete checkpoint in {}:\n\n", save_dir);
   return *newest;
