@@ -24,7 +24,7 @@ std::string unquoted(const std::string& value) {
 std::string save_dir_of(const fs::path& folder) {
   std::ifstream file(folder / "config.resolved.yaml");
   const std::string yaml{std::istreambuf_iterator<char>(file), {}};
-  const std::string save_dir = unquoted(value_in(yaml, "checkpoint.save_dir"));
+  std::string save_dir = unquoted(value_in(yaml, "checkpoint.save_dir"));
   const bool is_default = save_dir == unquoted(value_in(yaml, "train.output_dir")) + "/checkpoints";
   if (!is_default && fs::is_directory(save_dir)) return save_dir;
   const fs::path inside = folder / "checkpoints";
