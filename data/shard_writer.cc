@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "core/runtime/check.h"
+#include "core/runtime/discard.h"
 #include "data/hdf5_handle.h"
 
 namespace trainer {
@@ -62,7 +63,7 @@ struct ShardWriter::Impl {
   std::string temporary;
   ShardPlan plan;
   Hdf5File file;
-  Hdf5Dataset tokens, mask;
+  Hdf5Dataset tokens, mask, offsets;
   std::int64_t written = 0;
   std::vector<std::uint64_t> documents;
   bool made = false;  // the temporary file, which has not got its name yet
@@ -74,6 +75,10 @@ struct ShardWriter::Impl {
   ~Impl() {
     if (!made) return;
     const Hdf5Quiet quiet;
+    // A close that fails leaves an identifier of a file that is gone, on which HDF5 crashes at the end of the process.
+    void* handle = nullptr;
+    if (file && H5Fget_vfd_handle(file, H5P_DEFAULT, &handle) >= 0) discard_writes(*static_cast<int*>(handle));
+    offsets.reset();
     mask.reset();
     tokens.reset();
     file.reset();
@@ -144,11 +149,13 @@ void ShardWriter::finish() {
   Impl& w = *impl_;
   TRAINER_CHECK(tokens_left() == 0, "{} tokens of {} were not appended", tokens_left(), w.path);
   const Hdf5Quiet quiet;
-  Hdf5Dataset offsets = make_dataset(w.file, w.temporary, "doc_offsets", H5T_STD_U64LE, std::ssize(w.documents));
+  w.offsets = make_dataset(w.file, w.temporary, "doc_offsets", H5T_STD_U64LE, std::ssize(w.documents));
   if (!w.documents.empty())
-    write_at(offsets, w.temporary, H5T_NATIVE_UINT64, 0, w.documents.size(), w.documents.data());
-  offsets.reset();
-  if (!w.mask.reset() || !w.tokens.reset() || !w.file.reset()) fail_write(w.temporary, hdf5_error());
+    write_at(w.offsets, w.temporary, H5T_NATIVE_UINT64, 0, w.documents.size(), w.documents.data());
+  // The closes then have nothing left to write.
+  if (H5Fflush(w.file, H5F_SCOPE_GLOBAL) < 0 || !w.offsets.reset() || !w.mask.reset() || !w.tokens.reset() ||
+      !w.file.reset())
+    fail_write(w.temporary, hdf5_error());
   const int fd = ::open(w.temporary.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) fail_write(w.temporary, errno_text());
   const bool synced = ::fsync(fd) == 0;

@@ -2,10 +2,10 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include <bit>
+
+#include "core/runtime/discard.h"
 
 namespace trainer::checkpoint {
 namespace {
@@ -88,14 +88,9 @@ NewHdf5File::NewHdf5File(const std::string& path)
 
 NewHdf5File::~NewHdf5File() {
   if (file_.get() < 0) return;
-  // A close that fails (there is no room for what HDF5 still holds back) leaves an identifier of a file that is gone,
-  // and HDF5 crashes on it when the process ends. So it gets a file in memory to close: that does not fail.
+  // A close that fails leaves an identifier of a file that is gone, on which HDF5 crashes at the end of the process.
   void* handle = nullptr;
-  if (H5Fget_vfd_handle(file_.get(), H5P_DEFAULT, &handle) < 0) return;
-  const int memory = ::memfd_create("discarded", MFD_CLOEXEC);
-  if (memory < 0) return;
-  ::dup2(memory, *static_cast<int*>(handle));
-  ::close(memory);
+  if (H5Fget_vfd_handle(file_.get(), H5P_DEFAULT, &handle) >= 0) discard_writes(*static_cast<int*>(handle));
 }
 
 const FileDescriptor& NewHdf5File::finish() {
