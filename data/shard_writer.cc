@@ -56,6 +56,16 @@ void write_attribute(hid_t file, const std::string& path, const char* name, cons
   write_attribute(file, path, name, type, text.c_str());
 }
 
+/// Makes the file, with room for its beginning: HDF5 loses memory over a file that it cannot begin.
+void make_room(const std::string& path, bool& made) {
+  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NONBLOCK | O_CLOEXEC, 0666);
+  if (fd < 0) fail_write(path, errno_text());
+  made = true;
+  const int error = ::posix_fallocate(fd, 0, 4096);
+  ::close(fd);
+  if (error != 0) fail_write(path, std::generic_category().message(error));
+}
+
 }  // namespace
 
 struct ShardWriter::Impl {
@@ -102,10 +112,9 @@ ShardWriter::ShardWriter(const std::string& path, const ShardPlan& plan) : impl_
   w.path = path;
   w.temporary = path + ".tmp";
   w.plan = plan;
+  make_room(w.temporary, w.made);
   const Hdf5Properties access = hdf5_file_access();
   w.file = Hdf5File(H5Fcreate(w.temporary.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, access));
-  std::error_code ignored;
-  w.made = std::filesystem::is_regular_file(w.temporary, ignored);  // also what HDF5 could not begin on a full disk
   if (!w.file) fail_write(w.temporary, hdf5_error());
   w.tokens = make_dataset(w.file, w.temporary, "tokens", w.wide() ? H5T_STD_U32LE : H5T_STD_U16LE, plan.tokens);
   if (plan.loss_mask) w.mask = make_dataset(w.file, w.temporary, "loss_mask", H5T_STD_U8LE, plan.tokens);

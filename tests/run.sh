@@ -126,7 +126,7 @@ if $quickstart; then check "quick start" launch/quickstart.sh --quick; fi
 if $asan && build asan-ubsan; then
   # MPI keeps memory until the process ends, so leaks are looked for in single processes only.
   # Finite differences of whole models run the same code thousands of times: too slow here, and nothing new to see.
-  ctest_in asan-ubsan -L unit -E test_train_gradient
+  ctest_in asan-ubsan -L unit -E 'test_train_gradient|bench_host'
   ASAN_OPTIONS=detect_leaks=0 ctest_in asan-ubsan -L dist -R '\.2$'
 fi
 finish
