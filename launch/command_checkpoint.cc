@@ -15,17 +15,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string unquoted(const std::string& value) {
-  return value.size() >= 2 && value.front() == '"' && value.back() == '"' ? value.substr(1, value.size() - 2) : value;
-}
-
 /// Where the run of this folder saves: what its configuration says, as seen from here. The default lies in the folder,
 /// wherever that has been moved to.
 std::string save_dir_of(const fs::path& folder) {
   std::ifstream file(folder / "config.resolved.yaml");
   const std::string yaml{std::istreambuf_iterator<char>(file), {}};
-  std::string save_dir = unquoted(value_in(yaml, "checkpoint.save_dir"));
-  const bool is_default = save_dir == unquoted(value_in(yaml, "train.output_dir")) + "/checkpoints";
+  std::string save_dir = value_in(yaml, "checkpoint.save_dir");
+  const bool is_default = save_dir == value_in(yaml, "train.output_dir") + "/checkpoints";
   if (!is_default && fs::is_directory(save_dir)) return save_dir;
   const fs::path inside = folder / "checkpoints";
   return fs::is_directory(inside) ? inside.string() : folder.string();

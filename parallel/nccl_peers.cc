@@ -98,7 +98,7 @@ std::uint64_t identity_of(const void* data) {
 struct PeerCopies::Place {
   cudaIpcMemHandle_t allocation{};
   std::uint64_t base = 0, identity = 0, offset = 0;
-  std::uint64_t number = 0;  // of tensors met before: has to be the same on all ranks
+  std::uint64_t number = 0;  // of calls made before: has to be the same on all ranks
   bool shared = false;
 };
 

@@ -32,7 +32,7 @@ Advice less_samples(const Config& config) {
 Advice shorter_samples(const Config& config) {
   Config shorter = config;
   shorter.train.seq_length = config.train.seq_length / 2;
-  if (!validate(shorter, ranks_of(config)).empty()) return {};
+  if (!find_cross_faults(shorter, ranks_of(config)).empty()) return {};
   return fmt::format("train.seq_length: {} (another training)", shorter.train.seq_length);
 }
 
@@ -49,7 +49,7 @@ Advice split_tokens(const Config& config) {
   if (parallel.tensor_parallel_size == 1 || parallel.sequence_parallel) return {};
   Config split = config;
   split.parallelism.sequence_parallel = true;
-  if (!validate(split, ranks_of(config)).empty()) return {};
+  if (!find_cross_faults(split, ranks_of(config)).empty()) return {};
   return "parallelism.sequence_parallel: true (a part of the tokens on each rank)";
 }
 

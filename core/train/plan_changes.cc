@@ -49,12 +49,19 @@ Candidates more_recomputation(const Config& config) {
   return all;
 }
 
+/// `times(config)`: by what factor a size has grown or shrunk; each factor of two costs `cost`.
+template <class Times>
+void add_sizes(Candidates& all, std::vector<Config> configs, double cost, const Times& times) {
+  for (Config& config : configs) {
+    const std::int64_t factor = times(config);
+    all.push_back({std::move(config), cost * std::log2(factor)});
+  }
+}
+
 Candidates less_samples(const Config& config, int ranks) {
   Candidates all;
-  for (Config& smaller : smaller_micro_batches(config, ranks)) {
-    const std::int64_t times = config.train.micro_batch_size / smaller.train.micro_batch_size;
-    all.push_back({std::move(smaller), kHalfMicroBatch * std::log2(times)});
-  }
+  add_sizes(all, smaller_micro_batches(config, ranks), kHalfMicroBatch,
+            [&](const Config& smaller) { return config.train.micro_batch_size / smaller.train.micro_batch_size; });
   return all;
 }
 
@@ -64,10 +71,9 @@ Candidates more_tensor_parallel(const Config& config, int ranks) {
     all.push_back({config, kSequenceParallel});
     all.back().config.parallelism.sequence_parallel = true;
   }
-  for (Config& larger : larger_tensor_parallel(config, ranks)) {
-    const std::int64_t times = larger.parallelism.tensor_parallel_size / config.parallelism.tensor_parallel_size;
-    all.push_back({std::move(larger), kTwiceTensorParallel * std::log2(times)});
-  }
+  add_sizes(all, larger_tensor_parallel(config, ranks), kTwiceTensorParallel, [&](const Config& larger) {
+    return larger.parallelism.tensor_parallel_size / config.parallelism.tensor_parallel_size;
+  });
   return all;
 }
 

@@ -275,14 +275,12 @@ const GemmTable::Choice& GemmTable::choose(const Context& ctx, cublasLtHandle_t 
     return choices_[shape] = {.tuned = tune, .separate = true};
   }
   Choice choice{.algorithm = candidates.front().algo, .tuned = tune};
-  if (tuning_ == GemmTuning::keep_pace) fastest(ctx, handle, descriptors, shape, operands, candidates);
-  if (tune) {
-    const Timed best = fastest(ctx, handle, descriptors, shape, operands, candidates);
-    choice.algorithm = best.algorithm;
-    if (separate != nullptr) {
-      (*separate)();  // the GEMM without epilogue is chosen here
-      choice.separate = median_ms(ctx, *separate) < best.ms;
-    }
+  if (tuning_ == GemmTuning::off) return choices_[shape] = choice;
+  const Timed best = fastest(ctx, handle, descriptors, shape, operands, candidates);
+  if (tune) choice.algorithm = best.algorithm;
+  if (tune && separate != nullptr) {
+    (*separate)();  // the GEMM without epilogue is chosen here
+    choice.separate = median_ms(ctx, *separate) < best.ms;
   }
   return choices_[shape] = choice;
 }

@@ -105,9 +105,13 @@ double median_ms(const Call& call) {
   return times[kRuns / 2];
 }
 
+constexpr double kMostTflops = 5000;  // in 16 bits, of any card
+
 template <class Forward, class Backward>
 void print_row(const Shape& s, const char* name, double flops, const Forward& forward, const Backward& backward) {
   const double forward_ms = median_ms(forward), backward_ms = median_ms(backward);
+  EXPECT_LT(flops / forward_ms / 1e9, kMostTflops) << name << ": too fast to have been computed";
+  EXPECT_LT(2.5 * flops / backward_ms / 1e9, kMostTflops) << name << ": too fast to have been computed";
   fmt::print("{:>3} {:>5} {:>3} {:>3} {:>4}  {:<22}{:>9.3f} ms{:>9.1f} TFLOP/s{:>9.3f} ms{:>9.1f} TFLOP/s\n",
              s.sequences, s.seq, s.heads, s.kv_heads, s.head_dim, name, forward_ms, flops / forward_ms / 1e9,
              backward_ms, 2.5 * flops / backward_ms / 1e9);

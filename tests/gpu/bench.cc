@@ -59,11 +59,15 @@ class Bench {
       calls.emplace_back(make(pool));
     }
     const double ms = median_ms(calls);
+    EXPECT_GT(ms, 0.0) << name;
+    EXPECT_LT(bytes / (ms * 1e-3), kMostCopyRates * copy_rate_) << name << ": too fast to have been computed";
     fmt::print("{:<34}{:>10.1f} MB{:>10.1f} us{:>10.1f} us floor{:>9.0f} GB/s{:>7.1f} %\n", name, bytes / 1e6, ms * 1e3,
                bytes / copy_rate_ * 1e6, bytes / ms / 1e6, 100 * bytes / (ms * 1e-3) / copy_rate_);
   }
 
  private:
+  static constexpr double kMostCopyRates = 4;  // of what is read from the cache
+
   void measure_copy() {
     std::vector<std::function<void()>> calls;
     const std::int64_t bytes = std::int64_t{2} << 30;
@@ -73,6 +77,7 @@ class Bench {
       calls.emplace_back([=] { copy(gpu_context(), to.data, from.data, bytes); });
     }
     copy_rate_ = 2.0 * static_cast<double>(bytes) / (median_ms(calls) * 1e-3);
+    EXPECT_GT(copy_rate_, 1e10);
     fmt::print("copy rate {:.2f} TB/s\n", copy_rate_ / 1e12);
   }
 

@@ -64,6 +64,8 @@ double median_us(const std::function<void()>& queue) {
   return times[kRuns / 2];
 }
 
+constexpr double kMostTflops = 5000;  // in 16 bits, of any card
+
 /// `rest`: the ops that do what `together` does besides the GEMM `alone`.
 void row(const char* name, double flops, const std::function<void()>& alone, const std::function<void()>& together,
          const std::function<void()>& rest) {
@@ -72,6 +74,8 @@ void row(const char* name, double flops, const std::function<void()>& alone, con
     alone();
     rest();
   });
+  EXPECT_LT(flops / together_us / 1e6, kMostTflops) << name << ": too fast to have been computed";
+  EXPECT_LT(flops / alone_us / 1e6, kMostTflops) << name << ": too fast to have been computed";
   fmt::print("  {:<34}{:>9.1f}{:>11.1f}{:>9.1f} us{:>9.0f} TFLOP/s\n", name, alone_us, together_us, apart_us,
              flops / together_us / 1e6);
 }
