@@ -64,7 +64,9 @@ void Bootstrap::check_builds() const {
 }
 
 std::unique_ptr<Communicator> Bootstrap::world(const CommunicatorOptions& options) {
-  if (!job_) return std::make_unique<SelfCommunicator>("world");
+  // One rank that a launcher has started is as one without: its tensors may lie on a card, whose memory ranks that talk
+  // through the host cannot reach.
+  if (size() == 1) return std::make_unique<SelfCommunicator>("world");
   control_->barrier();  // making a communicator has no timeout: begin only when all ranks have come
   return job_->world(options);
 }

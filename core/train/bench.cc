@@ -7,6 +7,7 @@
 
 #include "core/config/resolve.h"
 #include "core/runtime/rng.h"
+#include "core/train/gemm_cache.h"
 #include "core/train/reporting/throughput.h"
 
 namespace trainer {
@@ -67,7 +68,7 @@ class Steps {
 
   void warm_up() {
     RandomTokens probe(engine_.config(), engine_.mesh());
-    engine_.warm_up(probe.next());
+    warm_up_remembering(engine_, probe.next());  // as a training run does
   }
   /// Queues a step. A tiny learning rate: all the work of an update, and weights that stay what they were.
   void queue() {

@@ -9,6 +9,9 @@
 #include <sstream>
 
 #include "core/runtime/check.h"
+#include "core/runtime/device.h"
+#include "kernels/gemm_choices.h"
+#include "parallel/host_exchange.h"
 
 namespace trainer {
 namespace {
@@ -56,6 +59,18 @@ bool add_to_gemm_cache(const std::string& path, const std::string& choices) {
   }
   std::filesystem::rename(temporary, path, error);
   return !error;
+}
+
+bool warm_up_remembering(Engine& engine, const MicroBatch& batch) {
+  const Context& ctx = engine.context();
+  Communicator& world = engine.mesh().world();
+  const bool lead = world.rank() == 0;
+  const std::string path = gemm_cache_path(), given = gemm_choices(ctx);
+  use_gemm_choices(ctx, broadcast_string(world, lead ? read_gemm_cache(path) : std::string(), 0));
+  use_gemm_choices(ctx, given);
+  engine.warm_up(batch);
+  synchronize(ctx);
+  return !lead || add_to_gemm_cache(path, gemm_choices(ctx));
 }
 
 }  // namespace trainer

@@ -3,6 +3,8 @@
 #pragma once
 #include <string>
 
+#include "core/train/engine.h"
+
 namespace trainer {
 
 /// $TRAINER_CACHE_DIR/gemm_choices.txt, or below $XDG_CACHE_HOME/trainer or ~/.cache/trainer; empty when none of these
@@ -15,5 +17,9 @@ std::string read_gemm_cache(const std::string& path);
 /// Adds the lines of `choices` that the file does not have; replaces the file in one step. False when it cannot be
 /// written, which costs the next start some seconds and nothing else.
 bool add_to_gemm_cache(const std::string& path, const std::string& choices);
+
+/// engine.warm_up(batch) on every rank with what rank 0 finds in the file; rank 0 adds to it what had to be timed.
+/// Choices that the engine has already, a checkpoint's, win. False on rank 0 when the file cannot be written.
+bool warm_up_remembering(Engine& engine, const MicroBatch& batch);
 
 }  // namespace trainer

@@ -344,16 +344,8 @@ void Trainer::warm_up() {
   if (engine_.context().device.kind == DeviceKind::cpu) return;  // nothing to choose or to build there
   const Sampler sampler(static_cast<std::uint64_t>(config_.train.seed), train_windows_);
   Loader probe(train_data_, sampler, loader_shape(config_, engine_.mesh()), step_);
-  const std::string cache = gemm_cache_path();
-  Communicator& world = engine_.mesh().world();
-  // Choices of a checkpoint are in place already and win over those of the machine.
-  const std::string saved = gemm_choices(engine_.context());
-  use_gemm_choices(engine_.context(), broadcast_string(world, lead() ? read_gemm_cache(cache) : std::string(), 0));
-  use_gemm_choices(engine_.context(), saved);
-  engine_.warm_up(probe.next());
-  synchronize(engine_.context());
-  if (lead() && !add_to_gemm_cache(cache, gemm_choices(engine_.context())))
-    log_.warn(fmt::format("cannot keep the GEMM choices in '{}'; the next start times them again", cache));
+  if (!warm_up_remembering(engine_, probe.next()))
+    log_.warn(fmt::format("cannot keep the GEMM choices in '{}'; the next start times them again", gemm_cache_path()));
   launch_.startup.end("GEMM choices and attention plans");
   meter_->restart(clock_seconds());
 }
