@@ -58,6 +58,11 @@ std::string text_of(const AttentionPlanKey& key) {
       key.out_stride, key.dout_stride, key.dq_stride, key.dk_stride, key.dv_stride);
 }
 
+/// Entries of a table of offsets: the sequences and the end, in an even number, so that each table is 16-byte aligned.
+std::int64_t table_spacing(std::int64_t sequences) {
+  return (sequences + 2) / 2 * 2;
+}
+
 /// What a call on documents has behind cuDNN's workspace.
 struct DocumentScratch {
   std::int32_t* lengths = nullptr;    // DocumentTables::lengths
@@ -78,8 +83,9 @@ DocumentScratch document_scratch(const AttentionPlanKey& key, void* start) {
   };
   const auto most = static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(key.tokens)));
   scratch.lengths = static_cast<std::int32_t*>(take(most * dtype_size(Dtype::i32)));
-  scratch.offsets = static_cast<std::int64_t*>(
-      take(ops::cuda::DocumentTables::kMostStrides * (most + 1) * static_cast<std::int64_t>(sizeof(std::int64_t))));
+  const auto entry = static_cast<std::int64_t>(sizeof(std::int64_t));
+  scratch.offsets =
+      static_cast<std::int64_t*>(take(ops::cuda::DocumentTables::kMostStrides * table_spacing(most) * entry));
   scratch.lse = static_cast<float*>(take(key.tokens * key.heads * dtype_size(Dtype::f32)));
   if (key.own_dkv()) {
     const std::int64_t bytes = key.tokens * key.kv_heads * key.head_dim * dtype_size(key.dtype);
@@ -269,10 +275,11 @@ void AttentionPlans::Impl::run_documents(const Context& ctx, const AttentionPlan
   ops::cuda::DocumentTables tables{.starts = q_starts.as<std::int32_t>(),
                                    .documents = q_starts.cols - 1,
                                    .sequences = key.sequences,
+                                   .spacing = table_spacing(key.sequences),
                                    .lengths = scratch.lengths,
                                    .offsets = scratch.offsets};
   for (const std::int64_t stride : plan.row_strides()) {
-    addresses[kOffsets + tables.strides] = scratch.offsets + tables.strides * (key.sequences + 1);
+    addresses[kOffsets + tables.strides] = scratch.offsets + tables.strides * tables.spacing;
     tables.row_strides[tables.strides++] = stride;
   }
   addresses[kQLengths] = addresses[kKvLengths] = scratch.lengths;
@@ -395,7 +402,7 @@ bool documents_fit(const Context& ctx, const AttentionShape& shape, const Tensor
                    const Tensor& q_starts, const Tensor& kv_starts) {
   constexpr std::size_t kLeastVersion = 91900;
   return ctx.backend->properties.sm == 90 && cudnnGetVersion() >= kLeastVersion && !ctx.deterministic &&
-         shape.head_dim % 16 == 0 && q_starts.data == kv_starts.data && q.rows == k.rows;
+         shape.head_dim % 16 == 0 && q_starts.data == kv_starts.data && q.rows == k.rows && q_starts.cols - 1 <= q.rows;
 }
 
 }  // namespace

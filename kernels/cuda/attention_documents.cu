@@ -12,7 +12,7 @@ __global__ void __launch_bounds__(kThreads) tables_kernel(DocumentTables t) {
   if (s > t.sequences) return;
   const int64_t start = t.starts[min(s, t.documents)];
   if (s < t.sequences) t.lengths[s] = s < t.documents ? static_cast<int32_t>(t.starts[s + 1] - start) : 0;
-  for (int i = 0; i < t.strides; ++i) t.offsets[i * (t.sequences + 1) + s] = start * t.row_strides[i];
+  for (int i = 0; i < t.strides; ++i) t.offsets[i * t.spacing + s] = start * t.row_strides[i];
 }
 
 /// A thread moves one number; neighbours are so in by_document.

@@ -14,8 +14,9 @@ struct DocumentTables {
   const std::int32_t* starts = nullptr;      // [B + 1]: rows
   std::int64_t documents = 0;                // B
   std::int64_t sequences = 0;                // at least B
+  std::int64_t spacing = 0;                  // entries from one table of offsets to the next, at least sequences + 1
   std::int32_t* lengths = nullptr;           // [sequences] out: rows of each
-  std::int64_t* offsets = nullptr;           // [strides, sequences + 1] out: first row of each x stride, in elements
+  std::int64_t* offsets = nullptr;           // [strides, spacing] out: first row of each x stride, in elements
   std::int64_t row_strides[kMostStrides]{};  // of the tensors that hold the documents, each once
   int strides = 0;
 };
