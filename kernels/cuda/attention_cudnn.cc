@@ -200,8 +200,11 @@ class AttentionPlan {
         .set_attn_scale(static_cast<float>(key.scale))
         .set_deterministic_algorithm(key.deterministic);
     set_mask(options, key);
-    // Else its sums have room for sequences x seq_q tokens.
-    if (key.tokens > 0) options.set_max_total_seq_len_q(key.tokens).set_max_total_seq_len_kv(key.tokens);
+    if (key.tokens > 0) {
+      // Else its sums have room for sequences x seq_q tokens. In whole 64s: what lies behind the sums stays aligned.
+      const std::int64_t room = (key.tokens + 63) / 64 * 64;
+      options.set_max_total_seq_len_q(room).set_max_total_seq_len_kv(room);
+    }
     auto [dq, dk, dv] = graph_.sdpa_backward(q, k, v, out, dout, lse, options);
     const auto output = [&](const GraphTensor& tensor, Uid uid, std::int64_t heads, std::int64_t seq,
                             std::int64_t stride) {
