@@ -35,6 +35,9 @@ ExitCode judge(const Config& given, const Config& config, int ranks, std::int64_
                        : fmt::format("does not fit, {} are missing", format_bytes(-left)));
   if (!has_cudnn_attention(card.sm) && config.train.attention == AttentionChoice::automatic)
     fmt::print("train.attention: auto is builtin there: cuDNN's begins with compute capability 8.0\n");
+  else if (config.data.intra_document_attention && !has_cudnn_documents(card.sm) &&
+           config.train.attention == AttentionChoice::automatic)
+    fmt::print("train.attention: auto is builtin for documents there: cuDNN's need compute capability 9.0\n");
   if (left < 0 || !runs) fmt::print("{}\n", advice(cheapest_change(given, ranks, card), card));
   std::fflush(stdout);
   check_card(config, card.name, card.sm);

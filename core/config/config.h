@@ -187,7 +187,9 @@ struct TrainConfig {
     v.key(
         "attention", attention, any_value,
         "Attention on the GPU: cudnn is cuDNN's (sm_80 and newer, without dropout on probabilities), builtin our own; "
-        "auto takes the faster of those that can, and is builtin with data.intra_document_attention.");
+        "auto takes the faster of those that can. With data.intra_document_attention cudnn needs sm_90 and "
+        "deterministic "
+        "false; auto is builtin when deterministic is true.");
     v.key("deterministic", deterministic, any_value,
           "Same configuration on the same machine gives bit-identical losses.");
     v.key("output_dir", output_dir, any_value, "The run folder: resolved configuration, metrics, logs, checkpoints.");

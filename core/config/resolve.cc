@@ -21,8 +21,10 @@ void resolve_defaults(Config& config, int world_size) {
   }
   if (model.intermediate_size == 0) model.intermediate_size = 4 * model.hidden_size;
   if (model.max_position_embeddings == 0) model.max_position_embeddings = config.train.seq_length;
-  // cuDNN's attention takes sequences of one length only.
-  if (config.data.intra_document_attention && config.train.attention == AttentionChoice::automatic)
+  // cuDNN's attention within documents is not deterministic. It would still take micro-batches whose documents happen
+  // to be of one length: a window's bits would depend on what else is in its micro-batch.
+  if (config.data.intra_document_attention && config.train.deterministic &&
+      config.train.attention == AttentionChoice::automatic)
     config.train.attention = AttentionChoice::builtin;
   if (config.checkpoint.save_dir.empty()) config.checkpoint.save_dir = config.train.output_dir + "/checkpoints";
 

@@ -67,6 +67,10 @@ double gib_of(std::string_view text) {
   return whole && gib > 0 && gib < 1e6 ? gib : 0;
 }
 
+bool has_cudnn(const Config& config, int sm) {
+  return config.data.intra_document_attention ? has_cudnn_documents(sm) : has_cudnn_attention(sm);
+}
+
 std::string capability(std::string_view card, int sm) {
   return fmt::format("{} has compute capability {}.{}", card, sm / 10, sm % 10);
 }
@@ -89,10 +93,11 @@ std::vector<std::string> card_faults(const Config& config, std::string_view card
   if (config.precision.dtype == Precision::bf16 && !has_bf16(sm))
     faults.push_back(fmt::format("precision.dtype: bf16 needs compute capability 8.0, and {}; right would be fp16",
                                  capability(card, sm)));
-  if (config.train.attention == AttentionChoice::cudnn && !has_cudnn_attention(sm))
+  if (config.train.attention == AttentionChoice::cudnn && !has_cudnn(config, sm))
     faults.push_back(
-        fmt::format("train.attention: cudnn needs compute capability 8.0, and {}; right would be builtin, or auto",
-                    capability(card, sm)));
+        fmt::format("train.attention: cudnn needs compute capability {}, and {}; right would be builtin, "
+                    "or auto",
+                    config.data.intra_document_attention ? "9.0 for documents" : "8.0", capability(card, sm)));
   return faults;
 }
 
@@ -104,7 +109,7 @@ void check_card(const Config& config, std::string_view card, int sm) {
 
 Config for_card(Config config, int sm) {
   if (config.precision.dtype == Precision::bf16 && !has_bf16(sm)) config.precision.dtype = Precision::fp16;
-  if (config.train.attention == AttentionChoice::cudnn && !has_cudnn_attention(sm))
+  if (config.train.attention == AttentionChoice::cudnn && !has_cudnn(config, sm))
     config.train.attention = AttentionChoice::builtin;
   return config;
 }

@@ -26,6 +26,10 @@ constexpr bool has_bf16(int sm) {
 constexpr bool has_cudnn_attention(int sm) {
   return sm == 0 || sm >= 80;
 }
+/// cuDNN's attention within documents is for Hopper (kernels/cuda/attention_cudnn.cc).
+constexpr bool has_cudnn_documents(int sm) {
+  return sm == 0 || sm == 90;
+}
 
 /// What `config` asks and a card of compute capability `sm` cannot do: "section.key: what; right would be ...".
 std::vector<std::string> card_faults(const Config& config, std::string_view card, int sm);

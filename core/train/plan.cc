@@ -42,6 +42,18 @@ int communicators(const Mesh& mesh) {
          own(mesh.zero(), mesh.dp()) + own(mesh.zero_replicas(), mesh.dp()) + own(mesh.kv_replicas(), mesh.tp());
 }
 
+/// The same for documents (kernels/cuda/attention_cudnn.cc): dQ in float32, in rows as wide as those of qkv; a float32
+/// sum for each row; where query heads share key/value heads, dK and dV of every query head in as much room as float32
+/// takes, and rows of their own for dk and dv. And tables of documents, and log-sum-exp in cuDNN's order.
+std::int64_t document_scratch(const ModelShape& shape) {
+  constexpr std::int64_t kTables = 80;  // bytes of a document
+  const std::int64_t sums = dtype_size(Dtype::f32) * (shape.qkv_cols() + 2 * shape.heads);
+  const std::int64_t shared = shape.heads != shape.kv_heads ? 2 * dtype_size(Dtype::f32) * shape.q_cols() +
+                                                                  2 * dtype_size(shape.dtype) * shape.kv_cols()
+                                                            : 0;
+  return shape.tokens * (sums + shared + kTables);
+}
+
 /// What cuDNN's fused backward pass keeps: dQ in float32 while its parts are added, or, where the order of addition is
 /// fixed, the gradient of all scores of all heads in 16 bits; a float32 sum for each row; and, where query heads share
 /// key/value heads, dK and dV of every query head in 16 bits. As measured with cuDNN 9 on an H200.
@@ -49,6 +61,8 @@ std::int64_t attention_scratch(const Config& config, const ModelShape& shape, in
   const bool served = has_cudnn_attention(sm) && config.train.attention != AttentionChoice::builtin &&
                       config.model.attention_dropout == 0 && shape.head_dim % 8 == 0 && shape.head_dim <= 128;
   if (!served || dtype_size(shape.dtype) != 2) return 0;
+  if (config.data.intra_document_attention && has_cudnn_documents(sm) && shape.head_dim % 16 == 0)
+    return document_scratch(shape);
   constexpr std::int64_t kTile = 64;
   const std::int64_t length = (shape.seq_length + kTile - 1) / kTile * kTile;
   const std::int64_t head_elements = shape.tokens * shape.heads * shape.head_dim;

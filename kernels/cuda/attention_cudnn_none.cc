@@ -12,7 +12,14 @@ std::int64_t AttentionPlans::workspace_bytes() const {
 
 namespace ops::cuda {
 
-bool cudnn_attention_fits(const Context&, const AttentionShape&, const Tensor&, const Tensor&, const Tensor&) {
+bool cudnn_attention_fits(const Context&, const AttentionShape&, const Tensor&, const Tensor&, const Tensor&,
+                          const Tensor&) {
+  return false;
+}
+bool cudnn_attention_serves(const Context&, const AttentionForwardArgs&) {
+  return false;
+}
+bool cudnn_attention_serves(const Context&, const AttentionBackwardArgs&) {
   return false;
 }
 void cudnn_attention_forward(const Context&, const AttentionForwardArgs&) {

@@ -29,11 +29,15 @@ TEST(ConfigResolve, FillsWhatFollows) {
   EXPECT_EQ(resolved_yaml(config), once);
 }
 
-TEST(ConfigResolve, DocumentsTakeTheBuiltInAttention) {
+TEST(ConfigResolve, DocumentsTakeTheBuiltInAttentionWhereBitsAreFixed) {
   Config config = valid_config();
   resolve_defaults(config, 1);
   EXPECT_EQ(config.train.attention, AttentionChoice::automatic);
   config.data.intra_document_attention = true;
+  config.train.deterministic = false;
+  resolve_defaults(config, 1);
+  EXPECT_EQ(config.train.attention, AttentionChoice::automatic);
+  config.train.deterministic = true;
   resolve_defaults(config, 1);
   EXPECT_EQ(config.train.attention, AttentionChoice::builtin);
 }

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <tuple>
 
 #include "kernels/cuda/attention_cudnn.h"
 #include "kernels/cuda/attention_flash.h"
@@ -58,11 +59,25 @@ std::vector<Case> documents() {
           {2, 1, after}, {2, 1, {64, 64, 128, 256, 1, 127, 512, 255, 257, 63, 65, 0, 384, 128}}};
 }
 
+/// Few documents: of one token, empty, of a multiple of nothing, at and beside the edges of cuDNN's blocks; shared
+/// heads, windows. The last ones have 400 tokens each, so that calls one after the other share plans.
+std::vector<Case> few_documents() {
+  return {{8, 2, {1, 517, 63, 1, 1, 129, 0, 300}},
+          {4, 4, {1, 1, 3}},
+          {6, 2, {1000, 7, 200, 65, 128, 1, 127}, {}, 64},
+          {4, 1, {33, 500, 257}, {}, 1},
+          {4, 2, {399, 1}},
+          {4, 2, {300, 97, 2, 1}},
+          {4, 2, {200, 150, 50}},
+          {4, 2, {1, 1, 398}},
+          {4, 2, {120, 80, 100, 60, 40}}};
+}
+
 /// The tensors of a case on both machines; q, k and v lie in longer rows, as in a fused buffer.
 class Problem {
  public:
   Problem(const Case& c, Dtype dtype, std::int64_t head_dim, Layout layout = {24, 8})
-      : q_starts_(starts("q_starts", c.queries)), kv_starts_(starts("kv_starts", keys_of(c))) {
+      : q_starts_(starts("q_starts", c.queries)), kv_starts_(c.keys.empty() ? q_starts_ : starts("kv_starts", c.keys)) {
     shape = {.heads = c.heads, .kv_heads = c.kv_heads, .head_dim = head_dim};
     shape.scale = 1 / std::sqrt(static_cast<double>(head_dim));
     shape.window = c.window;
@@ -116,10 +131,15 @@ class Problem {
   }
 
   /// Both directions through the dispatch, with `choice`, twice on the card and once on the CPU.
-  void check(AttentionChoice choice) {
+  void check(AttentionChoice choice) { check(choice, choice, /*deterministic=*/true); }
+  /// The same, each direction with its own choice. Gradients need the same bits twice only when `deterministic`.
+  void check(AttentionChoice forward_choice, AttentionChoice backward_choice, bool deterministic) {
+    for (Twin* gradient : {dq, dk, dv}) gradient->may_vary(!deterministic);
     twins.check([&](Context ctx) {
-      ctx.attention = choice;
+      ctx.deterministic = deterministic;
+      ctx.attention = forward_choice;
       ops::attention_forward(ctx, forward(ctx));
+      ctx.attention = backward_choice;
       ops::attention_backward(ctx, backward(ctx));
     });
     expect_stated_error();
@@ -175,7 +195,10 @@ class Problem {
 };
 
 std::string text_of(const Lengths& lengths) {
-  return fmt::format(" {}", fmt::join(lengths, " "));
+  constexpr std::size_t kShown = 16;
+  const auto shown = static_cast<std::ptrdiff_t>(std::min(kShown, lengths.size()));
+  return fmt::format(" {}{}", fmt::join(lengths.begin(), lengths.begin() + shown, " "),
+                     lengths.size() > kShown ? fmt::format(" ... ({} in all)", lengths.size()) : "");
 }
 ::testing::Message name_of(const Case& c, Dtype dtype, std::int64_t head_dim) {
   return ::testing::Message() << dtype_name(dtype) << " heads " << c.heads << "/" << c.kv_heads << " of " << head_dim
@@ -217,6 +240,34 @@ TEST(GpuAttention, DocumentsAreTheCpuOp) {
     Problem(c, Dtype::f16, 64).check_volta();
     Problem(c, Dtype::f32, 40).check(AttentionChoice::builtin);
   }
+}
+
+TEST(GpuAttention, CudnnServesDocuments) {
+  TRAINER_REQUIRE_GPU();
+  Context gpu = gpu_context();
+  gpu.deterministic = false;
+  constexpr AttentionChoice kCudnn = AttentionChoice::cudnn, kBuiltin = AttentionChoice::builtin;
+  for (const Dtype dtype : {Dtype::bf16, Dtype::f16})
+    for (const std::int64_t head_dim : {64, 96, 128}) {
+      std::vector<Case> cases = few_documents();
+      if (const std::vector<Case> more = documents(); dtype == Dtype::bf16 && head_dim == 128)
+        cases.insert(cases.end(), more.begin(), more.end());
+      for (const Case& c : cases) {
+        SCOPED_TRACE(name_of(c, dtype, head_dim));
+        Problem problem(c, dtype, head_dim);
+        const auto args = problem.forward(gpu);
+        if (!ops::cuda::cudnn_attention_fits(gpu, args.shape, args.q, args.k, args.q_starts, args.kv_starts))
+          GTEST_SKIP() << "no cuDNN attention for documents on this card or in this build";
+        EXPECT_TRUE(ops::cuda::cudnn_attention_serves(gpu, args));
+        EXPECT_TRUE(ops::cuda::cudnn_attention_serves(gpu, problem.backward(gpu)));
+        problem.check(kCudnn, kCudnn, /*deterministic=*/false);
+      }
+    }
+  // One layer by both: each reads the other's lse.
+  const Case shared{4, 2, {300, 97, 2, 1}};
+  SCOPED_TRACE(name_of(shared, Dtype::bf16, 128));
+  Problem(shared, Dtype::bf16, 128).check(kCudnn, kBuiltin, /*deterministic=*/false);
+  Problem(shared, Dtype::bf16, 128).check(kBuiltin, kCudnn, /*deterministic=*/false);
 }
 
 TEST(GpuAttention, PlainIsTheCpuOp) {
@@ -298,8 +349,8 @@ TEST(GpuAttention, CudnnFlashAndPlainAgree) {
         const Case c{4, 2, lengths, {}, window};
         SCOPED_TRACE(name_of(c, Dtype::bf16, head_dim));
         Problem problem(c, Dtype::bf16, head_dim);
-        const auto arguments = problem.forward(gpu);
-        if (!ops::cuda::cudnn_attention_fits(gpu, problem.shape, arguments.q, arguments.q_starts, arguments.k))
+        const auto args = problem.forward(gpu);
+        if (!ops::cuda::cudnn_attention_fits(gpu, args.shape, args.q, args.k, args.q_starts, args.kv_starts))
           GTEST_SKIP() << "no cuDNN attention on this card or in this build";
         problem.check(AttentionChoice::cudnn);
         problem.check(AttentionChoice::builtin);
@@ -316,17 +367,21 @@ TEST(GpuAttention, CudnnFlashAndPlainAgree) {
       }
 }
 
+/// float32, and documents whose gradients are to have the same bits in every run.
 TEST(GpuAttention, CudnnIsRefusedWhereItCannot) {
   TRAINER_REQUIRE_GPU();
-  Problem problem({2, 1, {20}, {}}, Dtype::f32, 64);
   Context ctx = gpu_context();
   ctx.attention = AttentionChoice::cudnn;
-  try {
-    ops::attention_forward(ctx, problem.forward(ctx));
-    FAIL() << "no error";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ExitCode::config);
-    EXPECT_NE(std::string(error.what()).find("float32"), std::string::npos) << error.what();
+  for (const auto& [c, dtype, part] : {std::tuple{Case{2, 1, {20}}, Dtype::f32, "float32"},
+                                       std::tuple{Case{2, 1, {20, 30}}, Dtype::bf16, "deterministic false"}}) {
+    const Problem problem(c, dtype, 64);
+    try {
+      ops::attention_forward(ctx, problem.forward(ctx));
+      FAIL() << "no error";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::config);
+      EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
+    }
   }
 }
 

@@ -1,10 +1,13 @@
 // Sizes past 2^31 elements. What an op does to the last rows of a huge tensor must be, bit for bit, what it does to a
 // copy of those rows alone. Only with TRAINER_GPU_LARGE=1: about 30 GB of device memory.
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
+#include <cstring>
 #include <vector>
 
 #include "core/runtime/rng.h"
+#include "kernels/cuda/attention_cudnn.h"
 #include "tests/gpu/twin.h"
 
 #define TRAINER_REQUIRE_LARGE() \
@@ -180,6 +183,83 @@ TEST(GpuLarge, EmbeddingGradient) {
     ASSERT_NEAR(last[i], sum, 1e-4);
     ASSERT_EQ(before_last[i], 0.0f);
     ASSERT_EQ(five[i], static_cast<float>(d[static_cast<std::size_t>(7 * width + c)]));
+  }
+}
+
+std::vector<float> numbers_of(const Tensor& t) {
+  const std::vector<char> bytes = bytes_of(t);
+  std::vector<Bfloat16> elements(static_cast<std::size_t>(t.numel()));
+  std::memcpy(elements.data(), bytes.data(), bytes.size());
+  return std::vector<float>(elements.begin(), elements.end());
+}
+
+/// cuDNN over all documents against our own attention over the last one alone: not the same bits.
+TEST(GpuLarge, CudnnFindsTheLastDocument) {
+  TRAINER_REQUIRE_LARGE();
+  constexpr std::int64_t kHeads = 32, kHeadDim = 128, kWidth = kHeads * kHeadDim;
+  constexpr std::int64_t kDocuments = 360, kLength = 500, kRows = kDocuments * kLength + kLast;  // qkv: 2.2e9
+  const Large qkv(kRows, 3 * kWidth), dqkv(kRows, 3 * kWidth, false), out(kRows, kWidth, false), dout(kRows, kWidth);
+  const LastRows qkv_alone(qkv.tensor), dqkv_alone(dqkv.tensor), out_alone(out.tensor), dout_alone(dout.tensor);
+  const auto lse = allocate(gpu_context().device, kRows * kHeads * 4, "a large test");
+  std::vector<std::int32_t> starts;
+  for (std::int64_t d = 0; d <= kDocuments; ++d) starts.push_back(static_cast<std::int32_t>(d * kLength));
+  starts.push_back(static_cast<std::int32_t>(kRows));
+  const std::vector<std::int32_t> start_alone = {0, kLast};
+
+  const auto run = [&](AttentionChoice choice, const std::vector<std::int32_t>& documents, const Tensor& from,
+                       const Tensor& gradient, const Tensor& result, const Tensor& result_gradient) {
+    Context ctx = gpu_context();
+    ctx.deterministic = false;
+    ctx.attention = choice;
+    const std::int64_t count = std::ssize(documents);
+    const auto memory = allocate(ctx.device, count * 4, "a large test");
+    copy_to_device(ctx, memory.get(), documents.data(), count * 4);
+    const Tensor where = tensor_over(memory.get(), Dtype::i32, 1, count);
+    const auto part = [](const Tensor& all, std::int64_t i) { return all.col_range(i * kWidth, kWidth); };
+    const ops::AttentionBackwardArgs args = {.shape = {.heads = kHeads,
+                                                       .kv_heads = kHeads,
+                                                       .head_dim = kHeadDim,
+                                                       .scale = 1 / std::sqrt(static_cast<double>(kHeadDim)),
+                                                       .max_seq = count > 2 ? kLength : kLast,
+                                                       .total_heads = kHeads},
+                                             .q = part(from, 0),
+                                             .k = part(from, 1),
+                                             .v = part(from, 2),
+                                             .q_starts = where,
+                                             .kv_starts = where,
+                                             .out = result,
+                                             .lse = tensor_over(lse.get(), Dtype::f32, 1, from.rows * kHeads),
+                                             .dout = result_gradient,
+                                             .dq = part(gradient, 0),
+                                             .dk = part(gradient, 1),
+                                             .dv = part(gradient, 2)};
+    if (choice == AttentionChoice::cudnn &&
+        !ops::cuda::cudnn_attention_fits(ctx, args.shape, args.q, args.k, where, where))
+      return false;
+    ops::attention_forward(ctx, {.shape = args.shape,
+                                 .q = args.q,
+                                 .k = args.k,
+                                 .v = args.v,
+                                 .q_starts = where,
+                                 .kv_starts = where,
+                                 .out = args.out,
+                                 .lse = args.lse});
+    ops::attention_backward(ctx, args);
+    synchronize(ctx);
+    return true;
+  };
+  if (!run(AttentionChoice::cudnn, starts, qkv.tensor, dqkv.tensor, out.tensor, dout.tensor))
+    GTEST_SKIP() << "no cuDNN attention for documents on this card or in this build";
+  run(AttentionChoice::builtin, start_alone, qkv_alone.tensor, dqkv_alone.tensor, out_alone.tensor, dout_alone.tensor);
+  for (const auto& [all, alone] : {std::pair{out.tensor, out_alone.tensor}, {dqkv.tensor, dqkv_alone.tensor}}) {
+    const std::vector<float> got = numbers_of(all.row_range(kRows - kLast, kLast)), expected = numbers_of(alone);
+    double difference = 0, size = 0;
+    for (std::size_t i = 0; i < got.size(); ++i) {
+      difference += std::pow(static_cast<double>(got[i] - expected[i]), 2);
+      size += std::pow(static_cast<double>(expected[i]), 2);
+    }
+    EXPECT_GT(size, 0);
+    EXPECT_LE(std::sqrt(difference / size), 0x1p-6);
   }
 }
 

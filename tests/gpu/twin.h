@@ -50,6 +50,13 @@ class Twin {
     return *this;
   }
 
+  /// Twins::check() does not ask for the same bits twice.
+  Twin& may_vary(bool varies) {
+    varies_ = varies;
+    return *this;
+  }
+  bool varies() const { return varies_; }
+
   /// compare() takes the largest element to be at least this: for results that are zero but for rounding.
   Twin& at_least(double size) {
     least_ = size;
@@ -77,7 +84,7 @@ class Twin {
   std::string name_;
   Dtype dtype_;
   std::int64_t rows_, cols_, stride_, first_col_;
-  bool exact_ = false;
+  bool exact_ = false, varies_ = false;
   double looseness_ = 1.0, least_ = 0.0;
   Bytes initial_, gpu_, before_;
   mutable Bytes cpu_;
@@ -94,7 +101,8 @@ class Twins {
   Twin& make_state(const UpdateState& state);
 
   /// Runs `op` once on the CPU and twice on the card, each time from the initial values: the card must give the same
-  /// bits twice and, tensor by tensor, what the CPU gives. op takes its tensors with twin.tensor(ctx).
+  /// bits twice (but for twins that may vary) and, tensor by tensor, what the CPU gives. op takes its tensors with
+  /// twin.tensor(ctx).
   void check(const std::function<void(const Context&)>& op);
 
  private:

@@ -65,6 +65,19 @@ TEST(Cards, VoltaHasNeitherBf16NorFusedAttention) {
   EXPECT_NO_THROW(check_card(for_card(config, volta.sm), volta.name, volta.sm));
 }
 
+TEST(Cards, CudnnTakesDocumentsOnHopper) {
+  const Config config = family_config(
+      "llama3", sets_with({"train.attention=cudnn", "train.deterministic=false", "data.intra_document_attention=true"}),
+      1);
+  EXPECT_NO_THROW(check_card(config, "h100-80", 90));
+  for (const int sm : {80, 100}) {
+    const std::string fault = fault_of([&] { check_card(config, "this card", sm); });
+    for (const char* part : {"train.attention: cudnn needs compute capability 9.0 for documents", "right would be"})
+      EXPECT_NE(fault.find(part), std::string::npos) << fault;
+    EXPECT_NO_THROW(check_card(for_card(config, sm), "this card", sm));
+  }
+}
+
 TEST(Cards, AttentionScratchIsCountedWhereCudnnServes) {
   const auto counted = [](const std::vector<std::string>& more, int sm) {
     for (const MemoryReserve& reserve : plan_memory(family_config("llama3", sets_with(more), 1), 0, sm).reserves)

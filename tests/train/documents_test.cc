@@ -129,18 +129,21 @@ TEST(Documents, TheBenchmarkRuns) {
   EXPECT_GT(result.median_ms, 0.0);
 }
 
-TEST(Documents, ThePlanCountsNoScratchOfCudnn) {
-  const auto has_scratch = [](const char* documents) {
+TEST(Documents, ThePlanCountsTheScratchOfCudnnWhereItServes) {
+  const auto scratch = [](bool documents, bool deterministic, int sm) {
     const Config config = family_config("llama3",
                                         {"precision.dtype=bf16", "train.device=cuda", "model.head_dim=64",
-                                         std::string("data.intra_document_attention=") + documents},
+                                         fmt::format("data.intra_document_attention={}", documents),
+                                         fmt::format("train.deterministic={}", deterministic)},
                                         1);
-    const MemoryEstimate estimate = plan_memory(config, 0, 90);
-    return std::any_of(estimate.reserves.begin(), estimate.reserves.end(),
-                       [](const MemoryReserve& reserve) { return reserve.name == "attention workspace"; });
+    for (const MemoryReserve& reserve : plan_memory(config, 0, sm).reserves)
+      if (reserve.name == "attention workspace") return reserve.bytes;
+    return std::int64_t{0};
   };
-  EXPECT_TRUE(has_scratch("false"));
-  EXPECT_FALSE(has_scratch("true"));
+  EXPECT_GT(scratch(false, true, 90), 0);
+  EXPECT_EQ(scratch(true, true, 90), 0) << "our own attention";
+  EXPECT_GT(scratch(true, false, 90), scratch(false, false, 90)) << "dq is summed in rows of qkv";
+  EXPECT_EQ(scratch(true, false, 80), scratch(false, false, 80)) << "for micro-batches with documents of one length";
 }
 
 }  // namespace
