@@ -130,20 +130,10 @@ void ReducingGradSink::reduce_kept(const Context& comm, int block) {
 
 void ReducingGradSink::reduce_sharded(const Context& comm, int block) {
   const Tensor sent = outgoing(comm, block);
-  const Tensor part = sent.flat_range(range(block).first, range(block).count);
   const Tensor sum = shard(block);
-  if (!wire_) {
-    if (first_)
-      mesh_.zero().reduce_scatter(comm, sent, sum);
-    else
-      mesh_.zero().reduce_scatter_add(comm, sent, sum);
-  } else {
-    mesh_.zero().reduce_scatter(comm, sent, part);
-    const Tensor added = first_ ? sum : whole(block).flat_range(range(block).first, range(block).count);
-    ops::cast(comm, {.in = part, .out = added});
-    if (!first_) ops::add(comm, {.a = sum, .b = added, .out = sum});
-  }
+  mesh_.zero().reduce_scatter_into(comm, sent, sum, /*accumulate=*/!first_);
   if (!last_ || mesh_.zero_replicas().size() == 1) return;
+  const Tensor part = own_part(mesh_.zero(), sent, sum);
   if (wire_) ops::cast(comm, {.in = sum, .out = part});
   add_replicas(comm, wire_ ? part : sum);
   if (wire_) ops::cast(comm, {.in = part, .out = sum});

@@ -125,9 +125,9 @@ void check_collectives(const Context& ctx, Communicator& world, Dtype dtype, std
   if (dtype == Dtype::f32) {  // what gradients are added in
     whole.set(mine);
     part.set([](std::int64_t i) { return static_cast<double>(i % 5); });
-    world.reduce_scatter_add(ctx, whole.tensor(), part.tensor());
+    world.reduce_scatter_into(ctx, whole.tensor(), part.tensor(), /*accumulate=*/true);
     part.expect([&](std::int64_t i) { return scattered(i) + static_cast<double>(i % 5); },
-                "reduce_scatter_add " + what);
+                "reduce_scatter_into " + what);
   }
 
   const auto gathered = [&](std::int64_t i) { return value_of(static_cast<int>(i / n), i % n); };
