@@ -81,14 +81,14 @@ struct CastArgs {
 struct AddArgs {
   Tensor a, b, out;  // [N, C] T
 };
-/// out = parts[0] + parts[1] + ..., added in this order in A, rounded once: what several ranks computed of one sum. out
-/// may be one of the parts, or `own`.
+/// sum = parts[0] + parts[1] + ..., added in this order in A, rounded to T once: what several ranks computed of one sum.
+/// out = sum, or with `accumulate` out += sum. out may be one of the parts, or `own`.
 struct SumPartsArgs {
   Tensor parts;  // [P * N, C] T: part after part
   Tensor own;    // [N, C] T, optional: stands for parts[own_part], which is not read
   std::int64_t own_part = 0;
-  bool accumulate = false;  // out += the sum
-  Tensor out;               // [N, C] T
+  bool accumulate = false;
+  Tensor out;  // [N, C] T or A
 };
 /// x += bias on every row.
 struct AddBiasArgs {
@@ -218,11 +218,12 @@ struct LinearBackwardInputArgs {
   Tensor activation_input;                        // [N, I] T, or absent
   Activation activation = Activation::gelu_tanh;  // f: gelu or gelu_tanh
 };
-/// dw += dy^T x; dbias += column sums of dy. Both in A.
+/// dw += dy^T x; dbias += column sums of dy. Both are summed in A. Where dw is of type T, which excludes `accumulate`, it
+/// is rounded once.
 struct LinearBackwardWeightArgs {
   Tensor dy;  // [N, O] T
   Tensor x;   // [N, I] T
-  Tensor dw;  // [O, I] A
+  Tensor dw;  // [O, I] A or T
   bool accumulate = true;
   Tensor dbias;  // [O, 1] A, or absent
 };

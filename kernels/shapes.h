@@ -4,6 +4,7 @@
 
 #include "core/runtime/check.h"
 #include "core/runtime/tensor.h"
+#include "kernels/ops.h"
 
 namespace trainer::ops {
 
@@ -12,6 +13,12 @@ inline void check_shape(const Tensor& tensor, const char* name, Dtype dtype, std
   TRAINER_CHECK(tensor.dtype == dtype && tensor.rows == rows && tensor.cols == cols,
                 "{} is {} [{}, {}], expected {} [{}, {}]", name, dtype_name(tensor.dtype), tensor.rows, tensor.cols,
                 dtype_name(dtype), rows, cols);
+}
+
+/// Throws unless a gradient of type `dw` can be asked for of activations of type `dy`: sums are added to in A only.
+inline void check_weight_gradient(Dtype dy, Dtype dw, bool accumulate) {
+  TRAINER_CHECK(dw == accumulator_dtype(dy) || (dw == dy && !accumulate), "linear_backward_weight: dw is {}{}, dy {}",
+                dtype_name(dw), accumulate ? " to be added to" : "", dtype_name(dy));
 }
 
 /// The elements of a vector, [n, 1] or [1, n], which must be contiguous; null when it is absent.
@@ -23,13 +30,14 @@ T* vector_of(const Tensor& tensor, const char* name, std::int64_t n) {
   return tensor.as<T>();
 }
 
-/// How many tensors of the shape of `whole` lie one behind the other in `parts`.
-inline std::int64_t parts_of(const Tensor& parts, const Tensor& whole, const char* name) {
-  TRAINER_CHECK(parts.dtype == whole.dtype && parts.cols == whole.cols && whole.rows > 0 && parts.rows > 0 &&
-                    parts.rows % whole.rows == 0,
+/// How many tensors of the shape of `sum` lie one behind the other in `parts`. The sum is of their type or of the type
+/// of sums.
+inline std::int64_t parts_of(const Tensor& parts, const Tensor& sum, const char* name) {
+  const bool types = sum.dtype == parts.dtype || sum.dtype == accumulator_dtype(parts.dtype);
+  TRAINER_CHECK(types && parts.cols == sum.cols && sum.rows > 0 && parts.rows > 0 && parts.rows % sum.rows == 0,
                 "{}: parts are {} [{}, {}] of {} [{}, {}]", name, dtype_name(parts.dtype), parts.rows, parts.cols,
-                dtype_name(whole.dtype), whole.rows, whole.cols);
-  return parts.rows / whole.rows;
+                dtype_name(sum.dtype), sum.rows, sum.cols);
+  return parts.rows / sum.rows;
 }
 
 }  // namespace trainer::ops

@@ -1,5 +1,6 @@
 // Where blocks lie while they are whole, when only their shards are kept: a few buffers that blocks take in turn.
 #pragma once
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <string_view>
@@ -24,8 +25,24 @@ class BlockSlots {
     return block % 2;
   }
 
-  /// A buffer for each slot, as long as the longest of its blocks: [1, longest], absent where it has none.
-  std::array<Tensor, kCount> take(const ParamLayout& layout, std::string_view name, Dtype dtype, Arena& arena) const;
+  bool of_transformer_block(int block) const { return block > 0 && block < last_block_; }
+
+  /// A buffer for each slot, as long as the longest of its blocks: [1, longest] of dtype(block), the same for all
+  /// blocks of a slot; absent where it has none. numel(block): elements of a block.
+  template <class Numel, class Type>
+  std::array<Tensor, kCount> take(std::string_view name, const Numel& numel, const Type& dtype, Arena& arena) const {
+    std::array<std::int64_t, kCount> longest{};
+    std::array<Dtype, kCount> types{};
+    for (int block = 0; block <= last_block_; ++block) {
+      const auto i = static_cast<std::size_t>(slot(block));
+      longest[i] = std::max<std::int64_t>(longest[i], numel(block));
+      types[i] = dtype(block);
+    }
+    std::array<Tensor, kCount> buffers;
+    for (std::size_t i = 0; i < buffers.size(); ++i)
+      if (longest[i] > 0) buffers[i] = arena.take(MemoryClass::communication, name, 1, longest[i], types[i]);
+    return buffers;
+  }
 
  private:
   int last_block_;

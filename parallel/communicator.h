@@ -30,9 +30,10 @@ class Communicator {
   virtual void all_reduce(const Context& ctx, const Tensor& data, ReduceOp op) = 0;
   /// in: size() x out.numel() elements; out: part number rank() of the sum. `out` may be that part of `in` itself.
   virtual void reduce_scatter(const Context& ctx, const Tensor& in, const Tensor& out) = 0;
-  /// As reduce_scatter, but adds to `sum`: first the parts, then their sum to what is there. Part number rank() of `in`
-  /// is overwritten.
-  virtual void reduce_scatter_add(const Context& ctx, const Tensor& in, const Tensor& sum);
+  /// sum = part number rank() of the sum, rounded to the type of `in` as reduce_scatter does, or with `accumulate` sum
+  /// += that. `sum` is of the type of `in` or of the type A of its sums (kernels/ops.h). Part number rank() of `in` may
+  /// be overwritten.
+  virtual void reduce_scatter_into(const Context& ctx, const Tensor& in, const Tensor& sum, bool accumulate);
   /// out: size() x in.numel() elements, in rank order. `in` may be part number rank() of `out` itself.
   virtual void all_gather(const Context& ctx, const Tensor& in, const Tensor& out) = 0;
   /// out: `in` of rank (rank() + shift) mod size(), so that each rank sends to the one `shift` places before it. 0 <=

@@ -6,6 +6,11 @@
 #include "kernels/ops.h"
 
 namespace trainer {
+namespace {
+
+constexpr std::int64_t kAligned = 64;  // elements: a shard is a multiple of it, and so are its pieces
+
+}  // namespace
 
 ReducingGradSink::ReducingGradSink(const ParamLayout& layout, const Mesh& mesh, const Options& options,
                                    CommQueue& queue, Arena& arena)
@@ -14,23 +19,42 @@ ReducingGradSink::ReducingGradSink(const ParamLayout& layout, const Mesh& mesh, 
       queue_(queue),
       assignment_(layout, options.tied),
       sharded_(options.sharded && mesh.zero().size() > 1),
+      direct_(sharded_ && options.wire != options.accumulator && options.wire == options.weights),
       reduced_(queue.device()) {
-  std::int64_t longest = 0;
   for (int block = 0; block < layout.num_blocks(); ++block) {
     const std::int64_t kept = sharded_ ? range(block).count : layout.numel(block);
     blocks_.push_back(arena.take(MemoryClass::gradients, "gradients", 1, kept, options.accumulator));
-    longest = std::max(longest, layout.numel(block));
+    // Replicated KV heads are added in A before they are rounded.
+    direct_ = direct_ && layout.kv_partial(block).empty();
   }
-  if (sharded_)
-    for (const Tensor& buffer : assignment_.take(layout, "gradients of a block", options.accumulator, arena))
-      slots_.push_back({.buffer = buffer, .reduced = Event(queue.device())});
+  if (sharded_) take_slots(options, arena);
   // Without other dp ranks there is no wire, and so no rounding to its type.
-  if (options.wire != options.accumulator && mesh.dp().size() > 1)
-    wire_ = arena.take(MemoryClass::communication, "gradients on the wire", 1, longest, options.wire);
+  if (options.wire != options.accumulator && mesh.dp().size() > 1) take_wire(options, arena);
   std::int64_t partial = 0;
   for_each_partial([&](const Tensor& part) { partial += part.numel(); });
   if (partial > 0)
     partial_ = arena.take(MemoryClass::communication, "partial gradients", 1, partial, options.accumulator);
+}
+
+void ReducingGradSink::take_slots(const Options& options, Arena& arena) {
+  const auto flat = assignment_.take(
+      "gradients of a block", [&](int block) { return layout_.numel(block); },
+      [&](int block) { return direct(block) ? options.wire : options.accumulator; }, arena);
+  const auto vectors = assignment_.take(
+      "gradients of a block's vectors", [&](int block) { return direct(block) ? layout_.vector_numel(block) : 0; },
+      [&](int /*block*/) { return options.accumulator; }, arena);
+  for (std::size_t i = 0; i < flat.size(); ++i)
+    slots_.push_back({.grads = {.flat = flat[i], .vectors = vectors[i]}, .reduced = Event(queue_.device())});
+}
+
+void ReducingGradSink::take_wire(const Options& options, Arena& arena) {
+  const std::int64_t ranks = mesh_.zero().size();
+  const std::int64_t piece = std::max<std::int64_t>(options.wire_numel / ranks / kAligned, 1) * kAligned;
+  std::int64_t longest = 0;
+  for (int block = 0; block < layout_.num_blocks(); ++block)
+    if (!direct(block))
+      longest = std::max(longest, sharded_ ? ranks * std::min(piece, range(block).count) : layout_.numel(block));
+  wire_ = arena.take(MemoryClass::communication, "gradients on the wire", 1, longest, options.wire);
 }
 
 template <class Use>
@@ -55,7 +79,7 @@ FlatRange ReducingGradSink::range(int block) const {
 }
 
 Tensor ReducingGradSink::whole(int block) const {
-  return sharded_ ? slots_[slot(block)].buffer.flat_range(0, layout_.numel(block))
+  return sharded_ ? slots_[slot(block)].grads.flat.flat_range(0, layout_.numel(block))
                   : blocks_[static_cast<std::size_t>(block)];
 }
 
@@ -64,9 +88,12 @@ Tensor ReducingGradSink::shard(int block) {
   return sharded_ ? kept : kept.flat_range(range(block).first, range(block).count);
 }
 
-Tensor ReducingGradSink::grads(const Context& ctx, int block) {
-  if (sharded_) slots_[slot(block)].reduced.wait(ctx);  // of the block that had the slot before
-  return whole(block);
+BlockGrads ReducingGradSink::grads(const Context& ctx, int block) {
+  if (!sharded_) return {.flat = whole(block), .vectors = {}};
+  const Slot& taken = slots_[slot(block)];
+  taken.reduced.wait(ctx);  // of the block that had the slot before
+  const Tensor& vectors = taken.grads.vectors;
+  return {.flat = whole(block), .vectors = vectors ? vectors.flat_range(0, layout_.vector_numel(block)) : Tensor{}};
 }
 
 void ReducingGradSink::ready(const Context& ctx, int block) {
@@ -109,44 +136,49 @@ void ReducingGradSink::add_over_tp(const Context& ctx) {
   for_each_partial([&](const Tensor& part) { copy(ctx, part.data, next(part).data, part.bytes()); });
 }
 
-Tensor ReducingGradSink::outgoing(const Context& comm, int block) {
-  if (!wire_) return whole(block);
-  const Tensor copy = wire_.flat_range(0, layout_.numel(block));
-  ops::cast(comm, {.in = whole(block), .out = copy});
-  return copy;
-}
-
 void ReducingGradSink::add_replicas(const Context& comm, const Tensor& part) {
   if (mesh_.zero_replicas().size() > 1) mesh_.zero_replicas().all_reduce(comm, part, ReduceOp::sum);
 }
 
 void ReducingGradSink::reduce_kept(const Context& comm, int block) {
-  const Tensor sent = outgoing(comm, block);
-  const Tensor part = sent.flat_range(range(block).first, range(block).count);
+  const Tensor sent = wire_ ? wire_.flat_range(0, layout_.numel(block)) : whole(block);
+  if (wire_) ops::cast(comm, {.in = whole(block), .out = sent});
+  const Tensor part = own_part(mesh_.zero(), sent, shard(block));
   if (mesh_.zero().size() > 1) mesh_.zero().reduce_scatter(comm, sent, part);
   add_replicas(comm, part);
   if (wire_) ops::cast(comm, {.in = part, .out = shard(block)});
 }
 
 void ReducingGradSink::reduce_sharded(const Context& comm, int block) {
-  const Tensor sent = outgoing(comm, block);
-  const Tensor part = sent.flat_range(range(block).first, range(block).count);
   const Tensor sum = shard(block);
-  if (!wire_) {
-    if (first_)
-      mesh_.zero().reduce_scatter(comm, sent, sum);
-    else
-      mesh_.zero().reduce_scatter_add(comm, sent, sum);
-  } else {
-    mesh_.zero().reduce_scatter(comm, sent, part);
-    const Tensor added = first_ ? sum : whole(block).flat_range(range(block).first, range(block).count);
-    ops::cast(comm, {.in = part, .out = added});
-    if (!first_) ops::add(comm, {.a = sum, .b = added, .out = sum});
+  if (direct(block)) round_vectors(comm, block);
+  if (direct(block) || !wire_) return reduce_into(comm, whole(block), sum);
+  const std::int64_t ranks = mesh_.zero().size(), piece = wire_.numel() / ranks;
+  const Tensor parts = whole(block).reshape(ranks, sum.numel());
+  for (std::int64_t first = 0; first < sum.numel(); first += piece) {
+    const std::int64_t count = std::min(piece, sum.numel() - first);
+    const Tensor sent = wire_.flat_range(0, ranks * count);
+    ops::cast(comm, {.in = parts.col_range(first, count), .out = sent.reshape(ranks, count)});
+    reduce_into(comm, sent, sum.flat_range(first, count));
   }
+}
+
+void ReducingGradSink::round_vectors(const Context& comm, int block) {
+  const Slot& taken = slots_[slot(block)];
+  for (const ParamId id : layout_.params(block))
+    if (layout_.decl(id).dims == 1)
+      ops::cast(comm,
+                {.in = layout_.packed_view(taken.grads.vectors, id, id), .out = layout_.view(taken.grads.flat, id)});
+}
+
+void ReducingGradSink::reduce_into(const Context& comm, const Tensor& sent, const Tensor& sum) {
+  mesh_.zero().reduce_scatter_into(comm, sent, sum, /*accumulate=*/!first_);
   if (!last_ || mesh_.zero_replicas().size() == 1) return;
-  if (wire_) ops::cast(comm, {.in = sum, .out = part});
-  add_replicas(comm, wire_ ? part : sum);
-  if (wire_) ops::cast(comm, {.in = part, .out = sum});
+  if (sent.dtype == sum.dtype) return add_replicas(comm, sum);
+  const Tensor rounded = own_part(mesh_.zero(), sent, sum);
+  ops::cast(comm, {.in = sum, .out = rounded});
+  add_replicas(comm, rounded);
+  ops::cast(comm, {.in = rounded, .out = sum});
 }
 
 }  // namespace trainer

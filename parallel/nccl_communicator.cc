@@ -102,7 +102,7 @@ class NcclCommunicator final : public Communicator {
 
   void all_reduce(const Context& ctx, const Tensor& data, ReduceOp op) override;
   void reduce_scatter(const Context& ctx, const Tensor& in, const Tensor& out) override;
-  void reduce_scatter_add(const Context& ctx, const Tensor& in, const Tensor& sum) override;
+  void reduce_scatter_into(const Context& ctx, const Tensor& in, const Tensor& sum, bool accumulate) override;
   void all_gather(const Context& ctx, const Tensor& in, const Tensor& out) override;
   void rotate(const Context& ctx, const Tensor& in, const Tensor& out, int shift) override;
   void broadcast(const Context& ctx, const Tensor& data, int root) override;
@@ -159,13 +159,13 @@ void NcclCommunicator::reduce_scatter(const Context& ctx, const Tensor& in, cons
   });
 }
 
-void NcclCommunicator::reduce_scatter_add(const Context& ctx, const Tensor& in, const Tensor& sum) {
+void NcclCommunicator::reduce_scatter_into(const Context& ctx, const Tensor& in, const Tensor& sum, bool accumulate) {
   const bool copies = !on_host(ctx) && group_ && in.contiguous() && sum.contiguous() && PeerCopies::adds(in.dtype);
   const auto* const sources = copies ? reach(PeerCopies::Call::reduce_scatter, sum.numel(), in, sum) : nullptr;
-  if (sources == nullptr) return Communicator::reduce_scatter_add(ctx, in, sum);
+  if (sources == nullptr) return Communicator::reduce_scatter_into(ctx, in, sum, accumulate);
   enter(sum.numel());
   group_->queue(ctx, "reduce_scatter", in.bytes(), [&](ncclComm_t, cudaStream_t) {
-    return group_->peers()->reduce_scatter(ctx, *sources, in, sum, /*accumulate=*/true), ncclSuccess;
+    return group_->peers()->reduce_scatter(ctx, *sources, in, sum, accumulate), ncclSuccess;
   });
 }
 

@@ -232,26 +232,25 @@ void PeerCopies::all_gather(const Context& ctx, const Addresses& sources, const 
 void PeerCopies::reduce_scatter(const Context& ctx, const Addresses& sources, const Tensor& in, const Tensor& out,
                                 bool accumulate) {
   if (scratch_ == nullptr) scratch_ = allocate(device_, kScratchBytes, "the parts of peer sums");
-  const std::int64_t element = dtype_size(out.dtype), count = out.numel();
+  const std::int64_t element = dtype_size(in.dtype), count = out.numel();
   const std::int64_t piece = std::min(count, kScratchBytes / element / size_ / 64 * 64);
   ++round_;
   begin_round(ctx);
   for (int shift = 1; shift < size_; ++shift) await(ctx, kReady, peer(shift));
   for (std::int64_t first = 0; first < count; first += piece) {
     const std::int64_t elements = std::min(piece, count - first);
-    const Tensor parts = tensor_over(scratch_.get(), out.dtype, size_, elements);
+    const Tensor parts = tensor_over(scratch_.get(), in.dtype, size_, elements);
     const std::int64_t offset = (rank_ * count + first) * element;
     for (int shift = 1; shift < size_; ++shift) {
       const int source = peer(shift);
       copy(ctx, parts.row_range(source, 1).data, sources[static_cast<std::size_t>(source)] + offset,
            elements * element);
     }
-    ops::sum_parts(ctx,
-                   {.parts = parts,
-                    .own = tensor_over(static_cast<std::byte*>(in.data) + offset, out.dtype, 1, elements),
-                    .own_part = rank_,
-                    .accumulate = accumulate,
-                    .out = tensor_over(static_cast<std::byte*>(out.data) + first * element, out.dtype, 1, elements)});
+    ops::sum_parts(ctx, {.parts = parts,
+                         .own = in.flat_range(rank_ * count + first, elements),
+                         .own_part = rank_,
+                         .accumulate = accumulate,
+                         .out = out.flat_range(first, elements)});
   }
   for (int shift = 1; shift < size_; ++shift) post(ctx, kRead, peer(shift));
   end_round(ctx);

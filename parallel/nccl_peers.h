@@ -47,7 +47,7 @@ class PeerCopies {
 
   /// As in Communicator. The sums are added in the order of the ranks, in float32 for 16-bit types, and rounded once.
   void all_gather(const Context& ctx, const Addresses& sources, const Tensor& in, const Tensor& out);
-  /// accumulate: out += the sum.
+  /// out += the sum with `accumulate`. `out` may be of the type of sums.
   void reduce_scatter(const Context& ctx, const Addresses& sources, const Tensor& in, const Tensor& out,
                       bool accumulate);
   void rotate(const Context& ctx, const Addresses& sources, const Tensor& in, const Tensor& out, int shift);

@@ -28,9 +28,10 @@ void ProfiledCommunicator::reduce_scatter(const Context& ctx, const Tensor& in, 
   profiled(ctx, *inner_, "reduce_scatter", in, [&](const Context& inner) { inner_->reduce_scatter(inner, in, out); });
 }
 
-void ProfiledCommunicator::reduce_scatter_add(const Context& ctx, const Tensor& in, const Tensor& sum) {
+void ProfiledCommunicator::reduce_scatter_into(const Context& ctx, const Tensor& in, const Tensor& sum,
+                                               bool accumulate) {
   profiled(ctx, *inner_, "reduce_scatter", in,
-           [&](const Context& inner) { inner_->reduce_scatter_add(inner, in, sum); });
+           [&](const Context& inner) { inner_->reduce_scatter_into(inner, in, sum, accumulate); });
 }
 
 void ProfiledCommunicator::all_gather(const Context& ctx, const Tensor& in, const Tensor& out) {

@@ -17,7 +17,7 @@ class ProfiledCommunicator final : public Communicator {
   const std::string& name() const override { return inner_->name(); }
   void all_reduce(const Context& ctx, const Tensor& data, ReduceOp op) override;
   void reduce_scatter(const Context& ctx, const Tensor& in, const Tensor& out) override;
-  void reduce_scatter_add(const Context& ctx, const Tensor& in, const Tensor& sum) override;
+  void reduce_scatter_into(const Context& ctx, const Tensor& in, const Tensor& sum, bool accumulate) override;
   void all_gather(const Context& ctx, const Tensor& in, const Tensor& out) override;
   void rotate(const Context& ctx, const Tensor& in, const Tensor& out, int shift) override;
   void broadcast(const Context& ctx, const Tensor& data, int root) override;

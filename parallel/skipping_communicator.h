@@ -23,8 +23,8 @@ class SkippingCommunicator final : public Communicator {
   void reduce_scatter(const Context& ctx, const Tensor& in, const Tensor& out) override {
     if (!*skips_) inner_->reduce_scatter(ctx, in, out);
   }
-  void reduce_scatter_add(const Context& ctx, const Tensor& in, const Tensor& sum) override {
-    if (!*skips_) inner_->reduce_scatter_add(ctx, in, sum);
+  void reduce_scatter_into(const Context& ctx, const Tensor& in, const Tensor& sum, bool accumulate) override {
+    if (!*skips_) inner_->reduce_scatter_into(ctx, in, sum, accumulate);
   }
   void all_gather(const Context& ctx, const Tensor& in, const Tensor& out) override {
     if (!*skips_) inner_->all_gather(ctx, in, out);

@@ -37,7 +37,9 @@ GatheringWeights::GatheringWeights(const ParamLayout& layout, const Mesh& mesh, 
   for (int block = 0; block < layout.num_blocks(); ++block)
     shards_.push_back(
         arena.take(MemoryClass::weights, "weights", 1, layout.shard(block, 0, mesh.zero().size()).count, dtype));
-  for (const Tensor& buffer : assignment_.take(layout, "gathered weights", dtype, arena))
+  const auto numel = [&](int block) { return layout.numel(block); };
+  const auto type = [&](int /*block*/) { return dtype; };
+  for (const Tensor& buffer : assignment_.take("gathered weights", numel, type, arena))
     slots_.push_back({.buffer = buffer, .gathered = Event(queue.device())});
 }
 

@@ -62,19 +62,20 @@ struct Pass {
   bool another_follows = false;   // with the same weights: those that it begins with can be fetched early
 };
 
-/// The parameters of one block while they are acquired: flat buffers seen through the layout. `grads` is absent in a
+/// The parameters of one block while they are acquired: flat buffers seen through the layout. Gradients are absent in a
 /// pass without backward.
 struct BlockParams {
   const ParamLayout& layout;
   Tensor weights;
-  Tensor grads;
+  BlockGrads grads;
   bool accumulate = true;  // false: gradients overwrite (first micro-batch of a step)
 
   Tensor w(ParamId id) const { return id < 0 ? Tensor{} : layout.view(weights, id); }
-  Tensor g(ParamId id) const { return id < 0 || !grads ? Tensor{} : layout.view(grads, id); }
+  /// A, or T for a matrix whose gradient is not added to.
+  Tensor g(ParamId id) const { return g(id, id); }
   Tensor w(ParamId first, ParamId last) const { return first < 0 ? Tensor{} : layout.fused_view(weights, first, last); }
   Tensor g(ParamId first, ParamId last) const {
-    return first < 0 || !grads ? Tensor{} : layout.fused_view(grads, first, last);
+    return first < 0 || !grads.flat ? Tensor{} : grads.view(layout, first, last);
   }
 };
 

@@ -70,6 +70,11 @@ ParamLayout::ParamLayout(std::vector<ParamDecl> decls, const TpPlace& place, int
     // The gap before an aligned parameter is zero everywhere, so it may ride along in a merged range.
     const std::int64_t gap = local.offset - block.numel;
     block.numel = local.offset + local.numel();
+    if (declared.dims == 1) {
+      local.vector_offset =
+          declared.fused_with_previous ? block.vector_numel : align_up(block.vector_numel, kAlignElements);
+      block.vector_numel = local.vector_offset + local.numel();
+    }
     block.params.push_back(id);
     if (declared.split == ParamSplit::kv_rows) {
       if (local.copies > 1) append_range(block.kv_partial, local.offset, local.numel());
@@ -102,14 +107,22 @@ Tensor ParamLayout::view(const Tensor& block_flat, ParamId id) const {
 }
 
 Tensor ParamLayout::fused_view(const Tensor& block_flat, ParamId first, ParamId last) const {
+  return view_at(&LocalParam::offset, block_flat, first, last);
+}
+
+Tensor ParamLayout::packed_view(const Tensor& block_vectors, ParamId first, ParamId last) const {
+  return view_at(&LocalParam::vector_offset, block_vectors, first, last);
+}
+
+Tensor ParamLayout::view_at(std::int64_t LocalParam::*offset, const Tensor& buffer, ParamId first, ParamId last) const {
   const LocalParam& start = local(first);
   std::int64_t rows = 0;
   for (ParamId id = first; id <= last; ++id) {
-    TRAINER_CHECK(local(id).cols == start.cols && local(id).offset == start.offset + rows * start.cols,
+    TRAINER_CHECK(local(id).cols == start.cols && local(id).*offset == start.*offset + rows * start.cols,
                   "{} does not lie directly behind its neighbour", decl(id).name);
     rows += local(id).rows;
   }
-  return block_flat.flat_range(start.offset, rows * start.cols).reshape(rows, start.cols);
+  return buffer.flat_range(start.*offset, rows * start.cols).reshape(rows, start.cols);
 }
 
 std::int64_t ParamLayout::global_numel() const {

@@ -46,8 +46,9 @@ using ParamId = int;
 
 /// Where this rank's part of a parameter lies.
 struct LocalParam {
-  std::int64_t offset = 0;  // elements from the start of the block's flat buffer
-  std::int64_t rows = 0;    // local shape, padding included
+  std::int64_t offset = 0;         // elements from the start of the block's flat buffer
+  std::int64_t vector_offset = 0;  // of a vector (dims 1): elements from the start of the block's packed vectors
+  std::int64_t rows = 0;           // local shape, padding included
   std::int64_t cols = 0;
   std::int64_t global_row = 0;  // place of the local part in the (padded) global tensor
   std::int64_t global_col = 0;
@@ -85,6 +86,8 @@ class ParamLayout {
   const std::vector<ParamId>& params(int block) const { return blocks_[static_cast<std::size_t>(block)].params; }
   /// Elements of a block's flat buffer, padding included.
   std::int64_t numel(int block) const { return blocks_[static_cast<std::size_t>(block)].numel; }
+  /// Elements of a block's vectors (dims 1) packed one behind the other, aligned as in the flat buffer.
+  std::int64_t vector_numel(int block) const { return blocks_[static_cast<std::size_t>(block)].vector_numel; }
   /// Elements of all blocks.
   std::int64_t numel() const;
   /// Part `index` of `parts` equal parts of a block (a ZeRO shard). `parts` divides the ZeRO size given to the
@@ -95,6 +98,8 @@ class ParamLayout {
   Tensor view(const Tensor& block_flat, ParamId id) const;
   /// Several parameters declared one behind the other with fused_with_previous, as one tensor [sum of rows, cols].
   Tensor fused_view(const Tensor& block_flat, ParamId first, ParamId last) const;
+  /// The same of vectors in the buffer of a block's packed vectors.
+  Tensor packed_view(const Tensor& block_vectors, ParamId first, ParamId last) const;
 
   /// Ranges of a block whose gradients are added over the whole tp group / over the ranks with the same KV heads.
   /// Neighbouring ranges are merged.
@@ -109,14 +114,29 @@ class ParamLayout {
   std::int64_t global_numel() const;
 
  private:
+  Tensor view_at(std::int64_t LocalParam::*offset, const Tensor& buffer, ParamId first, ParamId last) const;
+
   struct Block {
     std::vector<ParamId> params;
     std::int64_t numel = 0;
+    std::int64_t vector_numel = 0;
     std::vector<FlatRange> tp_partial, kv_partial;
   };
   std::vector<ParamDecl> decls_;
   std::vector<LocalParam> locals_;
   std::vector<Block> blocks_;
+};
+
+/// The gradients of a block while its backward pass writes them.
+struct BlockGrads {
+  Tensor flat;     // [1, numel(block)] A; or T, then vectors lie in `vectors`
+  Tensor vectors;  // [1, vector_numel(block)] A, or absent
+
+  /// As ParamLayout::fused_view.
+  Tensor view(const ParamLayout& layout, ParamId first, ParamId last) const {
+    return vectors && layout.decl(first).dims == 1 ? layout.packed_view(vectors, first, last)
+                                                   : layout.fused_view(flat, first, last);
+  }
 };
 
 }  // namespace trainer

@@ -42,6 +42,7 @@ EngineParts::EngineParts(const Config& config, const Mesh& mesh, CommQueue& queu
       sink(model.layout(), mesh,
            {.accumulator = model.shape().accumulator,
             .wire = wire_dtype(config, model.shape().accumulator),
+            .weights = model.shape().dtype,
             .sharded = config.parallelism.zero_stage >= 2,
             .tied = config.model.tie_word_embeddings},
            queue, arena),

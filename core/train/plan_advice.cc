@@ -4,6 +4,7 @@
 #include <initializer_list>
 #include <string_view>
 
+#include "core/config/resolve.h"
 #include "core/config/validate.h"
 #include "core/train/plan.h"
 #include "core/train/plan_changes.h"
@@ -75,9 +76,16 @@ Advice shrink_optimizer_state(const Config& config, bool moments) {
 }
 
 Advice shrink_communication(const Config& config, std::string_view name) {
+  const ParallelismConfig& parallel = config.parallelism;
+  const bool sharded = parallel.zero_stage >= 2 && zero_size(parallel) > 1;
   if (name == "gradients on the wire")
-    return "precision.grad_reduce_dtype: float32 (gradients are reduced where they are)";
-  return first_of({split_model(config), "nothing: whole blocks, while they are needed"});
+    return sharded ? "nothing: a piece of a block at a time"
+                   : "precision.grad_reduce_dtype: float32 (gradients are reduced where they are)";
+  const bool wide = name == "gradients of a block" && config.precision.dtype == Precision::bf16 &&
+                    config.precision.grad_reduce_dtype == ReduceDtype::float32 &&
+                    parallel.tensor_parallel_size <= config.model.num_key_value_heads;  // parallel/grad_sink.cc
+  return first_of({wide ? "precision.grad_reduce_dtype: bf16 (half the bytes of a transformer block)" : "",
+                   split_model(config), "nothing: whole blocks, while they are needed"});
 }
 
 Advice shrink_activations(const Config& config, std::string_view name) {

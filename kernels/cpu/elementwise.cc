@@ -51,10 +51,11 @@ void add(const Context&, const AddArgs& args) {
 
 void sum_parts(const Context&, const SumPartsArgs& args) {
   const std::int64_t rows = args.out.rows, cols = args.out.cols, parts = parts_of(args.parts, args.out, "sum_parts");
-  if (args.own) check_shape(args.own, "sum_parts: own", args.out.dtype, rows, cols);
-  visit_float(args.out.dtype, [&]<class T>(TypeTag<T>) {
-    const Rows<T> from = rows_of<T>(args.parts), out = rows_of<T>(args.out);
+  if (args.own) check_shape(args.own, "sum_parts: own", args.parts.dtype, rows, cols);
+  const auto add = [&]<class T, class Out>(TypeTag<T>, TypeTag<Out>) {
+    const Rows<T> from = rows_of<T>(args.parts);
     const Rows<T> own = args.own ? rows_of<T>(args.own) : Rows<T>{};
+    const Rows<Out> out = rows_of<Out>(args.out);
     parallel_for(rows, parts * cols, [&](std::int64_t n) {
       for (std::int64_t c = 0; c < cols; ++c) {
         const auto value = [&](std::int64_t part) {
@@ -62,9 +63,16 @@ void sum_parts(const Context&, const SumPartsArgs& args) {
         };
         Acc<T> sum = value(0);
         for (std::int64_t part = 1; part < parts; ++part) sum += value(part);
-        out[n][c] = narrow<T>(args.accumulate ? widen(out[n][c]) + sum : sum);
+        const Acc<T> rounded = widen(narrow<T>(sum));
+        out[n][c] = narrow<Out>(args.accumulate ? widen(out[n][c]) + rounded : rounded);
       }
     });
+  };
+  visit_float(args.parts.dtype, [&]<class T>(TypeTag<T> type) {
+    if (args.out.dtype == args.parts.dtype)
+      add(type, type);
+    else
+      add(type, TypeTag<Acc<T>>{});
   });
 }
 

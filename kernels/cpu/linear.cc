@@ -105,16 +105,24 @@ void linear_backward_input(const Context&, const LinearBackwardInputArgs& args) 
 void linear_backward_weight(const Context& ctx, const LinearBackwardWeightArgs& args) {
   const std::int64_t tokens = args.dy.rows, outputs = args.dy.cols, inputs = args.x.cols;
   check_shape(args.x, "linear_backward_weight: x", args.dy.dtype, tokens, inputs);
-  check_shape(args.dw, "linear_backward_weight: dw", accumulator_dtype(args.dy.dtype), outputs, inputs);
+  check_shape(args.dw, "linear_backward_weight: dw", args.dw.dtype, outputs, inputs);
+  check_weight_gradient(args.dy.dtype, args.dw.dtype, args.accumulate);
   visit_float(args.dy.dtype, [&]<class T>(TypeTag<T>) {
     using A = Acc<T>;
-    const Matrix<A> dw{args.dw.as<A>(), outputs, inputs, args.dw.stride};
-    for_tiles<T>(tokens, [&](std::int64_t first, std::int64_t count) {
-      const Widened<T> dy(args.dy.row_range(first, count));
-      const Widened<T> x(args.x.row_range(first, count));
-      const bool keep = args.accumulate || first > 0;
-      gemm(A{1}, transpose(dy.matrix()), x.matrix(), keep ? A{1} : A{0}, dw);
-    });
+    const auto products = [&]<class Out>(TypeTag<Out>) {
+      WidenedOutput<Out> dw(args.dw, args.accumulate);
+      for_tiles<T>(tokens, [&](std::int64_t first, std::int64_t count) {
+        const Widened<T> dy(args.dy.row_range(first, count));
+        const Widened<T> x(args.x.row_range(first, count));
+        const bool keep = args.accumulate || first > 0;
+        gemm(A{1}, transpose(dy.matrix()), x.matrix(), keep ? A{1} : A{0}, dw.matrix());
+      });
+      dw.store();
+    };
+    if (args.dw.dtype == args.dy.dtype)
+      products(TypeTag<T>{});
+    else
+      products(TypeTag<A>{});
   });
   if (args.dbias) cpu::bias_backward(ctx, {.dy = args.dy, .dbias = args.dbias, .accumulate = args.accumulate});
 }

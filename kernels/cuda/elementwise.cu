@@ -102,9 +102,10 @@ struct Add {
   }
 };
 
-template <class T>
+template <class T, class Out>
 struct SumParts {
-  View<T> parts, own, out;
+  View<T> parts, own;
+  View<Out> out;
   int64_t rows;  // of a part
   int count;
   int own_part;  // -1: own is absent
@@ -127,9 +128,11 @@ struct SumParts {
 #pragma unroll
       for (int i = 0; i < N; ++i) loaded.sum[i] += x[i];
     }
+#pragma unroll
+    for (int i = 0; i < N; ++i) loaded.sum[i] = widen(narrow<T>(loaded.sum[i]));
     if (accumulate) {
       float x[N];
-      Packed<T, N>::load(out.at(row, col)).unpack(x);
+      Packed<Out, N>::load(out.at(row, col)).unpack(x);
 #pragma unroll
       for (int i = 0; i < N; ++i) loaded.sum[i] = x[i] + loaded.sum[i];
     }
@@ -218,18 +221,25 @@ void add(const Context& ctx, const AddArgs& args) {
 
 void sum_parts(const Context& ctx, const SumPartsArgs& args) {
   const Tensor &parts = args.parts, &out = args.out;
-  const Tensor& own = args.own ? args.own : out;  // out: not read
-  check_shape(own, "sum_parts: own", out.dtype, out.rows, out.cols);
   const auto count = static_cast<int>(parts_of(parts, out, "sum_parts"));
+  const Tensor own = args.own ? args.own : parts.row_range(0, out.rows);  // the latter is not read
+  check_shape(own, "sum_parts: own", parts.dtype, out.rows, out.cols);
   const int own_part = args.own ? static_cast<int>(args.own_part) : -1;
-  visit_float(out.dtype, "sum_parts", [&](auto tag) {
+  const bool flat = parts.contiguous() && own.contiguous() && out.contiguous();
+  const Tensor from = flat ? parts.reshape(count, out.numel()) : parts;  // a part is one row
+  const Tensor mine = flat ? own.flat() : own, to = flat ? out.flat() : out;
+  const auto launch = [&](auto tag, auto out_tag) {
     using T = typename decltype(tag)::type;
-    const bool flat = parts.contiguous() && own.contiguous() && out.contiguous();
-    const Tensor from = flat ? parts.reshape(count, out.numel()) : parts;  // a part is one row
-    const Tensor mine = flat ? own.flat() : own, to = flat ? out.flat() : out;
-    const SumParts<T> body{view_of<T>(from), view_of<T>(mine), view_of<T>(to), to.rows, count,
-                           own_part,         args.accumulate};
+    using Out = typename decltype(out_tag)::type;
+    const SumParts<T, Out> body{view_of<T>(from), view_of<T>(mine), view_of<Out>(to), to.rows, count,
+                                own_part,         args.accumulate};
     launch_elementwise<kVector<T>, 2>(ctx, body, to.rows, to.cols, all_aligned16(from, mine, to), "sum_parts");
+  };
+  visit_float(parts.dtype, "sum_parts", [&](auto tag) {
+    if (out.dtype == parts.dtype)
+      launch(tag, tag);
+    else
+      launch(tag, TypeTag<float>{});
   });
 }
 

@@ -132,7 +132,8 @@ void linear_backward_input(const Context& ctx, const LinearBackwardInputArgs& ar
 void linear_backward_weight(const Context& ctx, const LinearBackwardWeightArgs& args) {
   const Tensor &dy = args.dy, &x = args.x, &dw = args.dw, &dbias = args.dbias;
   check_shape(x, "linear_backward_weight: x", dy.dtype, dy.rows, dw.cols);
-  check_shape(dw, "linear_backward_weight: dw", Dtype::f32, dy.cols, x.cols);
+  check_shape(dw, "linear_backward_weight: dw", dw.dtype, dy.cols, x.cols);
+  check_weight_gradient(dy.dtype, dw.dtype, args.accumulate);
   const GemmShape shape{.m = dw.cols,
                         .n = dw.rows,
                         .k = dy.rows,
@@ -152,6 +153,7 @@ void linear_backward_weight(const Context& ctx, const LinearBackwardWeightArgs& 
     run(ctx, shape, operands);
     cuda::bias_backward(ctx, {.dy = dy, .dbias = dbias, .accumulate = args.accumulate});
   };
+  if (dw.dtype != dbias.dtype) return separate();  // the library's sums of b are of the output's type
   GemmShape fused = shape;
   fused.epilogue = GemmEpilogue::sums_of_b;
   Context inner = ctx;

@@ -74,8 +74,13 @@ TEST(GpuSumParts, IntoOtherMemoryAndOntoAPart) {
       const Twin& parts = twins.make("parts", dtype, count * shape.rows, shape.cols, layout).randomise(1).exact();
       const Twin& out = twins.make("out", dtype, shape.rows, shape.cols, layout).exact();
       const Twin& own = twins.make("own", dtype, shape.rows, shape.cols, layout).randomise(2).exact();
+      const Twin& wide = twins.make("wide", Dtype::f32, shape.rows, shape.cols, layout).exact();
       twins.check([&](const Context& ctx) {
         const Tensor all = parts.tensor(ctx);
+        for (const bool accumulate : {false, true})
+          ops::sum_parts(ctx, {.parts = all, .accumulate = accumulate, .out = wide.tensor(ctx)});
+        ops::sum_parts(
+            ctx, {.parts = all, .own = own.tensor(ctx), .own_part = 0, .accumulate = true, .out = wide.tensor(ctx)});
         ops::sum_parts(ctx, {.parts = all, .out = out.tensor(ctx)});
         ops::sum_parts(ctx, {.parts = all, .accumulate = true, .out = out.tensor(ctx)});
         for (const std::int64_t part : {std::int64_t{0}, count - 1})

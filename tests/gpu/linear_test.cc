@@ -125,12 +125,13 @@ TEST(GpuLinear, BackwardInput) {
   });
 }
 
-void check_backward_weight(Dtype dtype, Layout layout, const Shape& s, bool with_bias, bool accumulate, double mean) {
+void check_backward_weight(Dtype dtype, Layout layout, const Shape& s, bool with_bias, bool accumulate, double mean,
+                           Dtype gradient = Dtype::f32) {
   Twins twins;
   const Twin& dy = twins.make("dy", dtype, s.tokens, s.outputs, layout).randomise(1, 1.0, mean);
   const Twin& x = twins.make("x", dtype, s.tokens, s.inputs, layout).randomise(2);
   const double size = std::sqrt(static_cast<double>(s.tokens));
-  Twin& dw = twins.make("dw", Dtype::f32, s.outputs, s.inputs).loosen(kSums).at_least(size);
+  Twin& dw = twins.make("dw", gradient, s.outputs, s.inputs).loosen(kSums).at_least(size);
   Twin& dbias = twins.make("dbias", Dtype::f32, s.outputs, 1).loosen(kSums).at_least(size);
   if (accumulate) {
     dw.randomise(3, size);
@@ -156,6 +157,13 @@ TEST(GpuLinear, BackwardWeight) {
   });
 }
 
+TEST(GpuLinear, BackwardWeightInTheTypeOfTheWeights) {
+  TRAINER_REQUIRE_GPU();
+  for_each_case([](Dtype dtype, Layout layout, const Shape& s) {
+    for (const bool with_bias : {false, true}) check_backward_weight(dtype, layout, s, with_bias, false, 0.0, dtype);
+  });
+}
+
 /// Columns that do not average out: a sum kept in 16 bits would stop growing.
 TEST(GpuLinear, BiasGradientOfManyTokens) {
   TRAINER_REQUIRE_GPU();
@@ -174,6 +182,7 @@ TEST(GpuLinear, TimedChoices) {
       for (const bool with_bias : {false, true}) check_activated(dtype, {}, shape, Activation::gelu_tanh, with_bias);
       check_backward_input(dtype, {}, shape, true, Activation::gelu_tanh, false);
       for (const bool accumulate : {false, true}) check_backward_weight(dtype, {}, shape, true, accumulate, 0.1);
+      check_backward_weight(dtype, {}, shape, true, false, 0.1, dtype);
     }
   }
   const std::string choices = gemm_choices(gpu_context());

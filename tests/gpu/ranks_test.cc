@@ -122,12 +122,16 @@ void check_collectives(const Context& ctx, Communicator& world, Dtype dtype, std
   world.reduce_scatter(ctx, whole.tensor(), own);
   copy(ctx, part.tensor().data, own.data, own.bytes());
   part.expect(scattered, "reduce_scatter in place " + what);
-  if (dtype == Dtype::f32) {  // what gradients are added in
-    whole.set(mine);
-    part.set([](std::int64_t i) { return static_cast<double>(i % 5); });
-    world.reduce_scatter_add(ctx, whole.tensor(), part.tensor());
-    part.expect([&](std::int64_t i) { return scattered(i) + static_cast<double>(i % 5); },
-                "reduce_scatter_add " + what);
+  if (dtype != Dtype::f64) {
+    const Numbers sum(ctx, Dtype::f32, n);  // what gradients are added up in
+    const auto before = [](std::int64_t i) { return static_cast<double>(i % 5); };
+    for (const bool accumulate : {false, true}) {
+      whole.set(mine);
+      sum.set(before);
+      world.reduce_scatter_into(ctx, whole.tensor(), sum.tensor(), accumulate);
+      sum.expect([&](std::int64_t i) { return scattered(i) + (accumulate ? before(i) : 0.0); },
+                 fmt::format("reduce_scatter_into {} accumulate {}", what, accumulate));
+    }
   }
 
   const auto gathered = [&](std::int64_t i) { return value_of(static_cast<int>(i / n), i % n); };
@@ -256,19 +260,23 @@ TEST_F(GpuRanks, OverlapChangesNoBit) {
 TEST_F(GpuRanks, PeerCopiesChangeNoBit) {
   if (test_world().size() != 2) GTEST_SKIP() << "NCCL rounds in another order on more than two ranks";
   const FaultPlan no_fault;
-  for (const Layout& layout : layouts(2)) {
-    SCOPED_TRACE(layout.text());
-    const auto hash = [&](std::unique_ptr<Communicator> world) {
-      const Config config =
-          family_config("llama3", with(layout.sets(), {"precision.dtype=bf16", "model.num_layers=4"}), 2);
-      Engine engine(config, ctx_, std::move(world), no_fault);
-      load_golden_weights(engine);
-      SampleSource source(engine);
-      for (int step = 0; step < 3; ++step) engine.step(source.source(), step, 1e-3);
-      return state_hash(engine);
-    };
-    EXPECT_EQ(hash(peer_world()), hash(world()));
-  }
+  for (const Layout& layout : layouts(2))
+    for (const char* wire : {"float32", "bf16"}) {
+      if (layout.dp == 1 && std::string(wire) == "bf16") continue;
+      SCOPED_TRACE(fmt::format("{} wire {}", layout.text(), wire));
+      const auto hash = [&](std::unique_ptr<Communicator> world) {
+        const Config config = family_config("llama3",
+                                            with(layout.sets(), {"precision.dtype=bf16", "model.num_layers=4",
+                                                                 fmt::format("precision.grad_reduce_dtype={}", wire)}),
+                                            2);
+        Engine engine(config, ctx_, std::move(world), no_fault);
+        load_golden_weights(engine);
+        SampleSource source(engine);
+        for (int step = 0; step < 3; ++step) engine.step(source.source(), step, 1e-3);
+        return state_hash(engine);
+      };
+      EXPECT_EQ(hash(peer_world()), hash(world()));
+    }
 }
 
 /// An overflow on one rank alone: all skip the step and name the same tensor.

@@ -105,6 +105,28 @@ TEST(SumParts, AddsTheSumToWhatIsThere) {
   EXPECT_TRUE(out.same_bits(expected));
 }
 
+/// As a reduction in bf16, a cast and an addition would: the sum is rounded to the type of the parts first.
+TEST(SumParts, OfAWiderTypeIsTheSumInTheTypeOfTheParts) {
+  for (const Dtype dtype : {Dtype::bf16, Dtype::f16})
+    for (const std::int64_t count : {1, 3}) {
+      HostTensor parts(dtype, count * 2, 9), sum(dtype, 2, 9), out(Dtype::f32, 2, 9);
+      ops::cast(kCpu, {.in = random_tensor(count * 2, 9, 1), .out = parts});
+      ops::sum_parts(kCpu, {.parts = parts, .out = sum});
+      HostTensor expected = out;
+      ops::cast(kCpu, {.in = sum, .out = expected});
+      ops::sum_parts(kCpu, {.parts = parts, .out = out});
+      EXPECT_TRUE(out.same_bits(expected));
+
+      HostTensor before(Dtype::f32, 2, 9);
+      ops::cast(kCpu, {.in = random_tensor(2, 9, 2), .out = before});
+      ops::add(kCpu, {.a = before, .b = expected, .out = expected});
+      ops::sum_parts(kCpu, {.parts = parts, .accumulate = true, .out = before});
+      EXPECT_TRUE(before.same_bits(expected));
+    }
+  HostTensor parts(Dtype::f32, 2, 9), narrower(Dtype::bf16, 2, 9);
+  EXPECT_THROW(ops::sum_parts(kCpu, {.parts = parts, .out = narrower}), Error);
+}
+
 TEST(AddBias, AddsToEveryRowAndItsGradientIsTheColumnSum) {
   const HostTensor before = random_tensor(5, 70, 1);  // wider than a block of columns
   HostTensor x = before, bias = random_tensor(70, 1, 2);

@@ -107,6 +107,24 @@ TEST(Linear, ActivationInTheProduct) {
     }
 }
 
+/// The float32 gradient, rounded once. More tokens than one tile of them.
+TEST(Linear, WeightGradientInTheTypeOfTheWeights) {
+  const std::int64_t tokens = 1500, inputs = 24, outputs = 17;
+  for (const Dtype dtype : {Dtype::bf16, Dtype::f16}) {
+    HostTensor x(dtype, tokens, inputs), dy(dtype, tokens, outputs);
+    ops::cast(kCpu, {.in = random_tensor(tokens, inputs, 1), .out = x});
+    ops::cast(kCpu, {.in = random_tensor(tokens, outputs, 2), .out = dy});
+    HostTensor wide(Dtype::f32, outputs, inputs), dbias(Dtype::f32, outputs, 1);
+    HostTensor expected(dtype, outputs, inputs), dw = expected, expected_dbias = dbias;
+    ops::linear_backward_weight(kCpu, {.dy = dy, .x = x, .dw = wide, .accumulate = false, .dbias = expected_dbias});
+    ops::cast(kCpu, {.in = wide, .out = expected});
+    ops::linear_backward_weight(kCpu, {.dy = dy, .x = x, .dw = dw, .accumulate = false, .dbias = dbias});
+    EXPECT_TRUE(dw.same_bits(expected));
+    EXPECT_TRUE(dbias.same_bits(expected_dbias));
+    EXPECT_THROW(ops::linear_backward_weight(kCpu, {.dy = dy, .x = x, .dw = dw}), Error) << "no sums in 16 bits";
+  }
+}
+
 TEST(Linear, SixteenBitTilesCoverLargeShapes) {
   // More rows and outputs than one tile; small integers, so that every sum is exact in fp32 and in bf16.
   const std::int64_t tokens = 1030, inputs = 3, outputs = 1027;

@@ -100,7 +100,7 @@ class FakeGrads final : public GradSink {
   FakeGrads(const ParamLayout& layout, const Mesh& mesh, Dtype dtype) : blocks_(layout, mesh, dtype) {}
   void begin_micro_batch(bool /*first*/, bool /*last*/) override {}
   bool accumulate() const override { return false; }
-  Tensor grads(const Context& /*ctx*/, int block) override { return blocks_.whole(block); }
+  BlockGrads grads(const Context& /*ctx*/, int block) override { return {.flat = blocks_.whole(block), .vectors = {}}; }
   void ready(const Context& /*ctx*/, int /*block*/) override {}
   void finish(const Context& /*ctx*/) override {}
   Tensor shard(int block) override { return blocks_.part(block); }
@@ -133,7 +133,7 @@ class Rank {
   }
 
   void set_gradient(ParamId id, std::int64_t index, double value) {
-    const Tensor tensor = layout.view(grads.grads({}, layout.decl(id).block), id);
+    const Tensor tensor = layout.view(grads.grads({}, layout.decl(id).block).flat, id);
     if (tensor.dtype == Dtype::f64)
       tensor.as<double>()[index] = value;
     else

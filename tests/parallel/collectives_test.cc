@@ -81,17 +81,21 @@ TYPED_TEST(Collectives, ReduceScatterIntoOtherMemoryAndInPlace) {
   });
 }
 
-/// In float types, in which gradients are added.
-TYPED_TEST(Collectives, ReduceScatterAdds) {
-  if constexpr (std::is_floating_point_v<TypeParam>)
+/// Of float types, which gradients travel in, and in the type that they are added up in.
+TYPED_TEST(Collectives, ReduceScatterIntoASum) {
+  if constexpr (std::is_floating_point_v<TypeParam> || kIs16Bit<TypeParam>) {
+    using Sum = std::conditional_t<std::is_same_v<TypeParam, double>, double, float>;
     this->for_all_counts([&](Communicator& group, std::int64_t n) {
-      std::vector<TypeParam> in = values<TypeParam>(group.rank(), group.size() * n);
-      std::vector<TypeParam> sum = values<TypeParam>(0, n);
-      group.reduce_scatter_add(kHost, tensor_of(in), tensor_of(sum));
-      for (std::int64_t i = 0; i < n; ++i)
-        ASSERT_EQ(to_double(sum[static_cast<std::size_t>(i)]),
-                  value_at(0, i) + this->sum_at(group.size(), group.rank() * n + i));
+      for (const bool accumulate : {false, true}) {
+        std::vector<TypeParam> in = values<TypeParam>(group.rank(), group.size() * n);
+        std::vector<Sum> sum = values<Sum>(0, n);
+        group.reduce_scatter_into(kHost, tensor_of(in), tensor_of(sum), accumulate);
+        for (std::int64_t i = 0; i < n; ++i)
+          ASSERT_EQ(to_double(sum[static_cast<std::size_t>(i)]),
+                    (accumulate ? value_at(0, i) : 0.0) + this->sum_at(group.size(), group.rank() * n + i));
+      }
     });
+  }
 }
 
 TYPED_TEST(Collectives, AllGatherFromOtherMemoryAndInPlace) {

@@ -1,10 +1,13 @@
 // Gradients are summed over exactly the ranks that hold a part of them, in every layout; weights become whole again.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "core/runtime/rng.h"
+#include "kernels/ops.h"
 #include "parallel/grad_sink.h"
+#include "parallel/host_exchange.h"
 #include "parallel/weight_source.h"
 #include "tests/parallel/element_types.h"
 #include "tests/support/mpi_world.h"
@@ -90,19 +93,30 @@ double expected_sum(const ParamDecl& decl, const MeshShape& shape, int tp_rank, 
   return sum;
 }
 
-template <class T>
-void write_gradients(Sink& s, int block) {
-  T* flat = s.sink.grads(kHost, block).as<T>();
+/// Writes value(id, index in the flat buffer, index in the parameter) to the gradients of a block, or adds it to what
+/// earlier micro-batches left there.
+template <class Value>
+void write(Sink& s, int block, const Value& value) {
+  const BlockGrads grads = s.sink.grads(kHost, block);
   for (const ParamId id : s.layout.params(block)) {
-    const LocalParam& local = s.layout.local(id);
-    for (std::int64_t r = 0; r < local.rows; ++r)
-      for (std::int64_t c = 0; c < local.cols; ++c) {
-        const double value = contribution(s.layout.decl(id), s.mesh.tp().rank(), s.mesh.dp().rank(),
-                                          local.global_row + r, local.global_col + c);
-        T& element = flat[local.offset + r * local.cols + c];
-        element = static_cast<T>(s.sink.accumulate() ? static_cast<double>(element) + value : value);
-      }
+    const Tensor gradient = grads.view(s.layout, id, id).flat();
+    for (std::int64_t i = 0; i < gradient.cols; ++i) {
+      double element = value(id, s.layout.local(id).offset + i, i);
+      const Tensor at = gradient.col_range(i, 1), wide = tensor_over(&element, Dtype::f64, 1, 1);
+      double before = 0;
+      if (s.sink.accumulate()) ops::cast(kHost, {.in = at, .out = tensor_over(&before, Dtype::f64, 1, 1)});
+      element += before;
+      ops::cast(kHost, {.in = wide, .out = at});
+    }
   }
+}
+
+void write_gradients(Sink& s, int block) {
+  write(s, block, [&](ParamId id, std::int64_t /*at*/, std::int64_t i) {
+    const LocalParam& local = s.layout.local(id);
+    return contribution(s.layout.decl(id), s.mesh.tp().rank(), s.mesh.dp().rank(), local.global_row + i / local.cols,
+                        local.global_col + i % local.cols);
+  });
 }
 
 template <class T>
@@ -123,16 +137,17 @@ void expect_sums(Sink& s, int block, double micro_batches) {
   }
 }
 
+/// `weights`: T.
 template <class T>
-void check_layout(const MeshShape& shape, Dtype wire, bool sharded) {
+void check_layout(const MeshShape& shape, Dtype wire, Dtype weights, bool sharded) {
   SCOPED_TRACE(describe(shape) + (sharded ? " sharded" : ""));
-  Sink s(shape, {.accumulator = DtypeOf<T>::value, .wire = wire, .sharded = sharded});
+  Sink s(shape, {.accumulator = DtypeOf<T>::value, .wire = wire, .weights = weights, .sharded = sharded});
   for (int step = 0; step < 2; ++step)  // the second starts from what the first left behind
     for (int micro_batch = 0; micro_batch < 2; ++micro_batch) {
       s.sink.begin_micro_batch(micro_batch == 0, micro_batch == 1);
       EXPECT_EQ(s.sink.accumulate(), micro_batch == 1 && !(sharded && shape.zero > 1));
       for (int block = s.layout.num_blocks() - 1; block >= 0; --block) {
-        write_gradients<T>(s, block);
+        write_gradients(s, block);
         s.sink.ready(kHost, block);
       }
       s.sink.finish(kHost);
@@ -143,9 +158,10 @@ void check_layout(const MeshShape& shape, Dtype wire, bool sharded) {
 TEST(GradSink, SumsOverTheRanksThatContribute) {
   for (const MeshShape& shape : shapes())
     for (const bool sharded : {false, true}) {
-      check_layout<double>(shape, Dtype::f64, sharded);
-      check_layout<float>(shape, Dtype::f32, sharded);
-      check_layout<float>(shape, Dtype::bf16, sharded);
+      check_layout<double>(shape, Dtype::f64, Dtype::f64, sharded);
+      check_layout<float>(shape, Dtype::f32, Dtype::bf16, sharded);
+      check_layout<float>(shape, Dtype::bf16, Dtype::f16, sharded);
+      check_layout<float>(shape, Dtype::bf16, Dtype::bf16, sharded);
     }
 }
 
@@ -156,7 +172,7 @@ TEST(GradSink, TiedGradientsStayUntilBothAreAdded) {
   s.sink.begin_micro_batch(true, true);
   const int last = s.layout.num_blocks() - 1;
   const auto add = [&](int block, float value, bool accumulate) {
-    const Tensor grads = s.sink.grads(kHost, block);
+    const Tensor grads = s.sink.grads(kHost, block).flat;
     for (std::int64_t i = 0; i < grads.numel(); ++i)
       grads.as<float>()[i] = value + (accumulate ? grads.as<float>()[i] : 0.0F);
   };
@@ -179,10 +195,10 @@ TEST(GradSink, TiedGradientsStayUntilBothAreAdded) {
 }
 
 void fill_with_noise(Sink& s, int block) {
-  float* flat = s.sink.grads(kHost, block).as<float>();
   const auto key = static_cast<std::uint64_t>(test_world().rank());
-  for (std::int64_t i = 0; i < s.layout.numel(block); ++i)
-    flat[i] = static_cast<float>(normal_at(key, static_cast<std::uint64_t>(i)));
+  write(s, block, [&](ParamId /*id*/, std::int64_t at, std::int64_t /*i*/) {
+    return static_cast<double>(static_cast<float>(normal_at(key, static_cast<std::uint64_t>(at))));
+  });
 }
 
 /// The sums of all blocks of a dp-only layout, gathered from the shards; blocks cut to `lengths`, because padding
@@ -228,8 +244,12 @@ TEST(GradSink, Bfloat16OnTheWireIsTheRoundedSumOfRoundedGradients) {
   fill_with_noise(s, 1);
   s.sink.ready(kHost, 1);
   const FlatRange range = s.layout.shard(1, s.mesh.zero().rank(), size);
+  std::vector<bool> written(static_cast<std::size_t>(s.layout.numel(1)));
+  for (const ParamId id : s.layout.params(1))
+    std::fill_n(written.begin() + s.layout.local(id).offset, s.layout.local(id).numel(), true);
   int rounded = 0;
   for (std::int64_t i = 0; i < range.count; ++i) {
+    if (!written[static_cast<std::size_t>(range.first + i)]) continue;
     const auto index = static_cast<std::uint64_t>(range.first + i);
     float sum = 0, exact = 0;
     for (int r = 0; r < size; ++r) {
@@ -242,7 +262,38 @@ TEST(GradSink, Bfloat16OnTheWireIsTheRoundedSumOfRoundedGradients) {
     ASSERT_EQ(s.sink.shard(1).as<float>()[i], expected);
     rounded += expected != exact ? 1 : 0;
   }
-  EXPECT_EQ(rounded > 0, size > 1);
+  EXPECT_EQ(max_over_ranks(test_world(), rounded) > 0, size > 1);
+}
+
+/// The shards after two steps of two micro-batches of noise.
+std::vector<std::vector<float>> shards_of_noise(const MeshShape& shape, ReducingGradSink::Options options) {
+  options.wire = Dtype::bf16;
+  options.sharded = true;
+  Sink s(shape, options);
+  for (int step = 0; step < 2; ++step)
+    for (int micro_batch = 0; micro_batch < 2; ++micro_batch) {
+      s.sink.begin_micro_batch(micro_batch == 0, micro_batch == 1);
+      for (int block = s.layout.num_blocks() - 1; block >= 0; --block) {
+        fill_with_noise(s, block);
+        s.sink.ready(kHost, block);
+      }
+      s.sink.finish(kHost);
+    }
+  std::vector<std::vector<float>> shards;
+  for (int block = 0; block < s.layout.num_blocks(); ++block) {
+    const Tensor shard = s.sink.shard(block);
+    shards.emplace_back(shard.as<float>(), shard.as<float>() + shard.numel());
+  }
+  return shards;
+}
+
+TEST(GradSink, WritingInTheTypeOfTheWireAndPiecesChangeNoBit) {
+  for (const MeshShape& shape : shapes()) {
+    SCOPED_TRACE(describe(shape));
+    const auto copied = shards_of_noise(shape, {.weights = Dtype::f32});
+    EXPECT_EQ(shards_of_noise(shape, {.weights = Dtype::bf16}), copied);
+    EXPECT_EQ(shards_of_noise(shape, {.weights = Dtype::f32, .wire_numel = 1}), copied);
+  }
 }
 
 TEST(GradSink, TheWireBufferIsPlannedOnlyWhereThereIsAWire) {
@@ -259,6 +310,25 @@ TEST(GradSink, TheWireBufferIsPlannedOnlyWhereThereIsAWire) {
   EXPECT_EQ(wire_bytes({.tp = 1, .dp = size}, Dtype::bf16) > 0, size > 1);
   const MeshShape no_dp{.tp = size, .dp = 1, .kv_replicas = std::max(1, size / int{kKvHeads})};
   EXPECT_EQ(wire_bytes(no_dp, Dtype::bf16), wire_bytes(no_dp, Dtype::f32));  // room for partial gradients only
+}
+
+TEST(GradSink, MatricesInTheTypeOfTheWireTakeHalfOfASlot) {
+  const int size = test_world().size();
+  const Mesh mesh(new_test_world(), {.tp = 1, .dp = size, .zero = size});
+  const ParamLayout layout(declarations(), {}, size);
+  CommQueue queue(kHost, true);
+  const auto bytes = [&](const char* buffer, Dtype weights) {
+    Arena measuring;
+    const ReducingGradSink sink(layout, mesh, {.wire = Dtype::bf16, .weights = weights, .sharded = true}, queue,
+                                measuring);
+    for (const Arena::Buffer& taken : measuring.largest())
+      if (taken.name == buffer) return taken.bytes;
+    return std::int64_t{0};
+  };
+  const std::int64_t saved = bytes("gradients of a block", Dtype::f32) - bytes("gradients of a block", Dtype::bf16);
+  EXPECT_EQ(saved, size == 1 ? 0 : 2 * layout.numel(1)) << "block 1 is the only one between embedding and head";
+  EXPECT_EQ(bytes("gradients of a block's vectors", Dtype::f32), 0);
+  EXPECT_EQ(bytes("gradients of a block's vectors", Dtype::bf16) > 0, size > 1);
 }
 
 /// Weights of either kind with memory behind them.

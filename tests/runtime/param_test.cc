@@ -40,6 +40,34 @@ ParamId id_of(const ParamLayout& layout, const std::string& name) {
   return 0;
 }
 
+/// Vectors packed apart from the matrices: in memory order, aligned as they are in the flat buffer, fused ones
+/// together.
+TEST(ParamLayout, VectorsCanLieApart) {
+  std::vector<ParamDecl> decls = declarations();
+  decls.push_back({.name = "q_bias", .block = 1, .dims = 1, .rows = 16, .split = ParamSplit::rows});
+  decls.push_back({.name = "k_bias", .block = 1, .dims = 1, .rows = 4, .split = ParamSplit::kv_rows});
+  decls.back().fused_with_previous = true;
+  const ParamLayout layout(decls, {.rank = 0, .size = 1, .kv_heads = kKvHeads}, 1);
+  EXPECT_EQ(layout.vector_numel(0), 0);
+  EXPECT_EQ(layout.vector_numel(1), 4 * 64 + 16 + 4) << "7 and 70, each to a multiple of 64, then 5, 16 and 4";
+  std::vector<float> flat(static_cast<std::size_t>(layout.numel(1)));
+  std::vector<float> vectors(static_cast<std::size_t>(layout.vector_numel(1)));
+  const auto over = [](std::vector<float>& data) {
+    return tensor_over(data.data(), Dtype::f32, 1, static_cast<std::int64_t>(data.size()));
+  };
+  const BlockGrads together{.flat = over(flat), .vectors = {}}, apart{.flat = over(flat), .vectors = over(vectors)};
+  const auto place = [&](const BlockGrads& grads, const char* first, const char* last) {
+    return grads.view(layout, id_of(layout, first), id_of(layout, last)).as<float>();
+  };
+  EXPECT_EQ(place(apart, "q", "v"), place(together, "q", "v")) << "a matrix";
+  EXPECT_EQ(place(apart, "norm", "norm"), vectors.data());
+  EXPECT_EQ(place(apart, "norm_bias", "norm_bias"), vectors.data() + 64);
+  EXPECT_EQ(place(apart, "o_bias", "o_bias"), vectors.data() + 3 * 64);
+  EXPECT_EQ(place(apart, "q_bias", "k_bias"), vectors.data() + 4 * 64);
+  EXPECT_EQ(apart.view(layout, id_of(layout, "q_bias"), id_of(layout, "k_bias")).rows, 20);
+  EXPECT_NE(place(together, "norm", "norm"), vectors.data());
+}
+
 TEST(ParamLayout, PiecesOfAllRanksCoverEachGlobalElementOncePerCopy) {
   for (const int tp : {1, 2, 4, 8})
     for (ParamId id = 0; id < layout_of(0, tp).num_params(); ++id) {

@@ -36,7 +36,7 @@ void check_all_gradients(const Config& config, const testing::GradcheckOptions& 
   std::vector<std::vector<double>> gradients;  // copied before loss() overwrites them at other weights
   for (ParamId id = 0; id < layout.num_params(); ++id) {
     const ParamDecl& decl = layout.decl(id);
-    const double* stored = layout.view(engine.sink().grads(engine.context(), decl.block), id).as<double>();
+    const double* stored = layout.view(engine.sink().grads(engine.context(), decl.block).flat, id).as<double>();
     gradients.emplace_back(stored, stored + decl.rows * decl.cols);
   }
   for (ParamId id = 0; id < layout.num_params(); ++id) {

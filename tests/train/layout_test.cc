@@ -146,6 +146,32 @@ TEST(Layout, OverlapChangesNoBit) {
       EXPECT_EQ(hash(true), hash(false));
     }
 }
+/// Under ZeRO 2 and 3 a bf16 block's gradients are written in bf16 where that is what travels; ZeRO 1 rounds a copy of
+/// them. With one micro-batch, after which nothing is added.
+TEST(Layout, GradientsInTheTypeOfTheWireHaveTheBitsOfRoundedOnes) {
+  const int ranks = test_world().size();
+  const FaultPlan no_fault;
+  for (const char* family : {"gpt2", "llama3", "qwen2", "qwen3"})
+    for (const char* precision : {"bf16", "fp16"})
+      for (int tp = 1; 2 * tp <= ranks; tp *= 2) {
+        const auto hash = [&](int zero_stage) {
+          const Layout layout{.dp = ranks / tp, .tp = tp, .sequence_parallel = tp > 1, .zero_stage = zero_stage};
+          const Config config = family_config(
+              family,
+              with(layout.sets(), {fmt::format("precision.dtype={}", precision), "precision.grad_reduce_dtype=bf16"}),
+              ranks);
+          Engine engine(config, {}, test_world().split(0, test_world().rank(), "world"), no_fault);
+          load_golden_weights(engine);
+          SampleSource source(engine);
+          for (int step = 0; step < 3; ++step) engine.step(source.source(), step, 1e-3);
+          return state_hash(engine);
+        };
+        SCOPED_TRACE(fmt::format("{} {} tp {}", family, precision, tp));
+        const std::uint64_t rounded = hash(1);
+        EXPECT_EQ(hash(2), rounded);
+        EXPECT_EQ(hash(3), rounded);
+      }
+}
 TEST(Layout, Float32) {
   run_sample("llama3", {"precision.dtype=float32"}, kFloat32Layout);
   run_sample("gpt2", {"precision.dtype=float32"}, kFloat32Layout);

@@ -213,6 +213,20 @@ TEST(Plan, AdviceValidatesAndShrinksTheBuffer) {
   EXPECT_GE(follow_advice(with(layout(2, 1, 0), {"precision.dtype=bf16"}), 2), 5);
   EXPECT_GE(follow_advice(with(layout(1, 2, 0), {"precision.dtype=bf16", "optimizer.moments_dtype=bf16"}), 2), 4);
   EXPECT_GE(follow_advice(with(layout(1, 1, 0), {"precision.dtype=bf16", "optimizer.moments_dtype=bf16"}), 1), 4);
+  EXPECT_GE(follow_advice(with(layout(2, 1, 2), {"precision.dtype=bf16"}), 2), 4);
+  EXPECT_GE(follow_advice(with(layout(2, 1, 1), {"precision.dtype=bf16", "precision.grad_reduce_dtype=bf16"}), 2), 4);
+}
+
+/// Sharded gradients in bf16 take less than in float32, where embedding and head are not most of the model.
+TEST(Plan, GradientsInTheTypeOfTheWireTakeLess) {
+  for (const int stage : {2, 3}) {
+    const auto communication = [&](const char* wire) {
+      const auto sets = with(layout(4, 1, stage), {"precision.dtype=bf16", "model.vocab_size=64",
+                                                   fmt::format("precision.grad_reduce_dtype={}", wire)});
+      return bytes_of(plan_memory(family_config("llama3", sets, 4), 0), MemoryClass::communication);
+    };
+    EXPECT_LT(communication("bf16"), communication("float32"));
+  }
 }
 
 /// Tensor parallelism is advised only where heads, MLP and ranks divide.

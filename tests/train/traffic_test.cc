@@ -20,27 +20,27 @@ struct Traffic {
   std::int64_t replicas = 0;                        // all-reduce over replicas of the state
 };
 
-Traffic expected_over_dp(const Layout& l, const ParamLayout& layout, bool tied) {
-  constexpr std::int64_t kBytes = 4;  // of weights and of gradients
+/// `bytes`: of a weight, and of a gradient on the wire.
+Traffic expected_over_dp(const Layout& l, const ParamLayout& layout, bool tied, std::int64_t bytes) {
   const int zero = l.zero_stage == 0 ? 1 : l.zero_group == 0 ? l.dp : l.zero_group;
   const int head = layout.num_blocks() - 1, layers = head - 1;
   const std::int64_t all = elements(layout, 0, head), micro = l.accumulation;
   Traffic t;
-  t.replicas = l.dp > zero ? kBytes * all / zero : 0;
+  t.replicas = l.dp > zero ? bytes * all / zero : 0;
   if (zero == 1) return t;
-  t.reduce_scatter = kBytes * all * (l.zero_stage >= 2 ? micro : 1);
-  t.all_gather = kBytes * all;
+  t.reduce_scatter = bytes * all * (l.zero_stage >= 2 ? micro : 1);
+  t.all_gather = bytes * all;
   if (l.zero_stage < 3) return t;
   const std::int64_t ends = elements(layout, 0, 0) + elements(layout, head, head);
-  t.all_gather = kBytes * (elements(layout, 1, 2) + (tied ? 1 : micro) * ends +
-                           micro * (elements(layout, 3, layers) + elements(layout, 1, layers - 2)));
+  t.all_gather = bytes * (elements(layout, 1, 2) + (tied ? 1 : micro) * ends +
+                          micro * (elements(layout, 3, layers) + elements(layout, 1, layers - 2)));
   return t;
 }
 
-void check_dp_traffic(const Layout& l, bool tied) {
-  SCOPED_TRACE(fmt::format("{} tied {}", l.text(), tied));
-  const Config config =
-      family_config("qwen2", with(l.sets(), with(narrow_14b(tied), {"precision.dtype=float32"})), test_world().size());
+void check_dp_traffic(const Layout& l, bool tied, const std::string& type) {
+  SCOPED_TRACE(fmt::format("{} tied {} {}", l.text(), tied, type));
+  const std::vector<std::string> precision = {"precision.dtype=" + type, "precision.grad_reduce_dtype=" + type};
+  const Config config = family_config("qwen2", with(l.sets(), with(narrow_14b(tied), precision)), test_world().size());
   const auto record = std::make_shared<CommRecord>();
   const FaultPlan no_fault;
   Engine engine(config, {}, std::make_unique<RecordingCommunicator>(new_test_world(), record), no_fault);
@@ -49,7 +49,7 @@ void check_dp_traffic(const Layout& l, bool tied) {
   engine.step(source.source(), 0, 1e-3);  // from here on it is as any other
   record->clear();
   engine.step(source.source(), 1, 1e-3);
-  const Traffic expected = expected_over_dp(l, engine.model().layout(), tied);
+  const Traffic expected = expected_over_dp(l, engine.model().layout(), tied, type == "bf16" ? 2 : 4);
   EXPECT_EQ(record->of("zero", "reduce_scatter").bytes, expected.reduce_scatter);
   EXPECT_EQ(record->of("zero", "all_gather").bytes, expected.all_gather);
   EXPECT_EQ(record->of("zero_replicas", "all_reduce").bytes, expected.replicas);
@@ -62,10 +62,11 @@ TEST(Traffic, OfDataParallelRanksFollowsTheFormula) {
       for (const int group : {0, 2})
         for (const int accumulation : {1, 2})
           for (const bool tied : {false, true})
-            if (ranks % tp == 0 && ranks / tp > 1 && (group == 0 || (zero > 0 && ranks / tp % group == 0)))
-              check_dp_traffic(
-                  {.dp = ranks / tp, .tp = tp, .zero_stage = zero, .zero_group = group, .accumulation = accumulation},
-                  tied);
+            for (const char* type : {"float32", "bf16"})
+              if (ranks % tp == 0 && ranks / tp > 1 && (group == 0 || (zero > 0 && ranks / tp % group == 0)))
+                check_dp_traffic(
+                    {.dp = ranks / tp, .tp = tp, .zero_stage = zero, .zero_group = group, .accumulation = accumulation},
+                    tied, type);
 }
 
 /// Bytes of the residual stream's collectives in one micro-batch. Those of the layers run in steps: what such a step
