@@ -71,10 +71,14 @@ std::vector<ChangedSetting> changed_settings(const std::string& saved_yaml, cons
   return changed;
 }
 
-void check_same_model(const std::vector<ChangedSetting>& changed) {
+void check_same_model(const std::vector<ChangedSetting>& changed, OptimizerName optimizer) {
   std::string others;
-  for (const auto& [key, then, now] : changed)
-    if (must_stay(key)) others += fmt::format("\n  {}: {} in the checkpoint, {} now", key, then, now);
+  for (const auto& [key, then, now] : changed) {
+    const bool starts_momentum = optimizer == OptimizerName::sgd && key == "optimizer.momentum" && then == "0";
+    if (!must_stay(key) && !starts_momentum) continue;
+    others += fmt::format("\n  {}: {} in the checkpoint, {} now{}", key, then, now,
+                          starts_momentum ? " (SGD without momentum saves no moments to go on with)" : "");
+  }
   if (!others.empty())
     fail(ExitCode::config,
          "the checkpoint is one of another model or optimizer:{}\nSet them as they were, or train anew in a "

@@ -175,6 +175,19 @@ TEST(Resume, OfAnotherModelIsRefused) {
   EXPECT_TRUE(mentions(told.out, {"Changed since the checkpoint\n", "model.rope_theta   10000  20000\n"}));
 }
 
+TEST(Resume, DoesNotStartMomentumFromNone) {
+  const RunFolder folder;
+  const auto sgd = [](int steps, const char* momentum) {
+    return std::vector<std::string>{"optimizer.name=sgd", fmt::format("train.train_steps={}", steps),
+                                    fmt::format("optimizer.momentum={}", momentum)};
+  };
+  folder.expect_exit(0, {.sets = sgd(2, "0")});
+  EXPECT_TRUE(
+      mentions(folder.expect_exit(2, {.sets = sgd(4, "0.9")}).err, {"optimizer.momentum: 0 in the checkpoint"}));
+  folder.expect_exit(0, {.sets = sgd(2, "0.9"), .folder = "with"});
+  folder.expect_exit(0, {.sets = sgd(4, "0"), .folder = "with"});
+}
+
 TEST(Resume, SaysWhichSettingsHaveChanged) {
   const RunFolder folder;
   folder.expect_exit(0, {.sets = {"train.train_steps=2"}});

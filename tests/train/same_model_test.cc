@@ -37,7 +37,8 @@ TEST(SameModel, AnotherModelIsRefusedWithBothValues) {
       check_same_model(changed_settings(saved, with([&](Config& c) {
                                           c.model.num_layers = 4;
                                           change(c);
-                                        })));
+                                        })),
+                       OptimizerName::adamw);
       return std::string();
     } catch (const Error& e) {
       EXPECT_EQ(e.code(), ExitCode::config);
@@ -57,6 +58,27 @@ TEST(SameModel, AnotherModelIsRefusedWithBothValues) {
   EXPECT_EQ(refusal([](Config& c) { c.model.rope_scaling.factor = 2; }), "");
 }
 
+TEST(SameModel, MomentumCannotStartFromNone) {
+  const auto sgd = [](double momentum) {
+    return with([=](Config& c) {
+      c.optimizer.name = OptimizerName::sgd;
+      c.optimizer.momentum = momentum;
+    });
+  };
+  try {
+    check_same_model(changed_settings(sgd(0), sgd(0.9)), OptimizerName::sgd);
+    FAIL() << "not refused";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ExitCode::config);
+    EXPECT_NE(std::string(e.what()).find("optimizer.momentum: 0 in the checkpoint, 0.9 now (SGD without momentum"),
+              std::string::npos)
+        << e.what();
+  }
+  EXPECT_NO_THROW(check_same_model(changed_settings(sgd(0.9), sgd(0)), OptimizerName::sgd));
+  EXPECT_NO_THROW(check_same_model(changed_settings(sgd(0.5), sgd(0.9)), OptimizerName::sgd));
+  EXPECT_NO_THROW(check_same_model(changed_settings(sgd(0), sgd(0.9)), OptimizerName::adamw)) << "has no use for it";
+}
+
 TEST(SameModel, WhatARunMayChangeIsTold) {
   const std::string saved = with([](Config&) {});
   const auto changed = changed_settings(saved, with([](Config& c) {
@@ -67,7 +89,7 @@ TEST(SameModel, WhatARunMayChangeIsTold) {
                                           c.precision.loss_scale.growth_interval = 100;
                                           c.data.train = {"other.h5"};
                                         }));
-  EXPECT_NO_THROW(check_same_model(changed));
+  EXPECT_NO_THROW(check_same_model(changed, OptimizerName::adamw));
   std::string told;
   for (const auto& [key, then, now] : changed) told += fmt::format("{}: {} -> {}\n", key, then, now);
   EXPECT_EQ(told,
