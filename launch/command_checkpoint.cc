@@ -70,7 +70,7 @@ std::string summary(const CheckpointInfo& info) {
     row("skipped",
         fmt::format("the last {}: the weights are those of step {}", counted(skips, "step"), manifest.step - skips));
   row("tokens",
-      fmt::format("{} ({} a step: {} x {})", format_count(static_cast<double>(manifest.step * tokens_per_step)),
+      fmt::format("{} ({} a step: {} x {})", format_count(static_cast<double>(state.tokens)),
                   format_count(static_cast<double>(tokens_per_step)), state.global_batch_size, state.seq_length));
   row("saved", manifest.saved_at);
   row("model", model_text(info));

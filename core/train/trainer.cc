@@ -105,7 +105,7 @@ Trainer::Trainer(const Config& config, const Launch& launch, std::unique_ptr<Com
   const double now = clock_seconds();
   meter_ = std::make_unique<ThroughputMeter>(
       ThroughputMeter::Setup{
-          .tokens_per_step = config_.train.global_batch_size * config_.train.seq_length,
+          .tokens_per_step = tokens_per_step(),
           .flops_per_token = model_flops_per_token(config_.model, config_.train.seq_length),
           .num_devices = engine_.mesh().world().size(),
           .peak_tflops = launch_.peak_tflops,
@@ -169,12 +169,17 @@ void Trainer::print_tables() {
 
 RunState Trainer::run_state() const {
   return {.step = step_,
+          .tokens = tokens_until(step_),
           .update = engine_.state(),
           .seed = config_.train.seed,
           .seq_length = config_.train.seq_length,
           .global_batch_size = config_.train.global_batch_size,
           .train_windows = train_windows_,
           .gemm_choices = gemm_choices(engine_.context())};
+}
+
+std::int64_t Trainer::tokens_until(std::int64_t step) const {
+  return loaded_tokens_ + (step - loaded_step_) * tokens_per_step();
 }
 
 /// A run in another precision has no loss scale that fp16 could go on with.
@@ -202,15 +207,17 @@ void Trainer::load() {
     if (!saved.gemm_choices.empty() && use_gemm_choices(engine_.context(), saved.gemm_choices) == 0)
       log_.warn(
           "the checkpoint's GEMM algorithms belong to another card or library: the run goes on with other rounding");
-    step_ = saved.step;
-    saved_step_ = saved.step;
+    step_ = saved_step_ = loaded_step_ = saved.step;
+    loaded_tokens_ = saved.tokens;
+    total_steps_ = total_steps(config_, train_windows_, step_, loaded_tokens_);
   } else {
     engine_.initialize();
   }
   synchronize(engine_.context());
   launch_.startup.end(found ? "checkpoint" : "weights");
   if (!lead()) return;
-  fmt::print("{}\n{}\n", schedule_table(config_, total_steps_, step_, engine_.mesh().dp().size()),
+  fmt::print("{}\n{}\n",
+             schedule_table(config_, total_steps_, step_, tokens_until(total_steps_), engine_.mesh().dp().size()),
              throughput_note(config_.model, config_.train.seq_length, launch_.peak_tflops));
   if (!changed.empty()) fmt::print("\n{}\n", changes_table(changed));
   std::fflush(stdout);
@@ -303,7 +310,7 @@ void Trainer::report(std::int64_t step, const UpdateState& state) {
   if (!lead() || !due) return;
   StepRecord record;
   record.step = step;
-  record.tokens = step * config_.train.global_batch_size * config_.train.seq_length;
+  record.tokens = tokens_until(step);
   record.target_tokens = static_cast<std::int64_t>(state.target_tokens);
   record.time = unix_seconds();
   record.loss = (state.loss_sum + state.z_loss_sum) / state.target_tokens;

@@ -49,6 +49,9 @@ class Trainer {
   UpdateState state_to_go_on_with(const UpdateState& saved, const std::string& saved_yaml) const;
   void save();
   RunState run_state() const;
+  std::int64_t tokens_per_step() const { return config_.train.global_batch_size * config_.train.seq_length; }
+  /// Processed by the first `step` steps, in this process and before.
+  std::int64_t tokens_until(std::int64_t step) const;
   /// Reports finished steps up to `through`, in order.
   void settle(std::int64_t through);
   void report_skip(std::int64_t step, const UpdateState& state);
@@ -70,8 +73,9 @@ class Trainer {
   mutable Engine engine_;
   std::optional<FolderLock> lock_, save_lock_;  // rank 0: of the run folder, and of where it saves
 
-  std::int64_t step_ = 0;     // steps queued; on the CPU, and after settle(step_), done
-  std::int64_t settled_ = 0;  // steps that were reported
+  std::int64_t step_ = 0;                             // steps queued; on the CPU, and after settle(step_), done
+  std::int64_t settled_ = 0;                          // steps that were reported
+  std::int64_t loaded_step_ = 0, loaded_tokens_ = 0;  // where the checkpoint was; batches were others, perhaps
   bool start_reported_ = false;
   std::int64_t saved_step_ = -1;  // step of the newest checkpoint of this process
   std::optional<EvalResult> last_eval_;

@@ -165,6 +165,22 @@ TEST(Resume, WithOtherDataIsRefusedUnlessAllowed) {
   EXPECT_EQ(folder.metric("step"), (std::vector<double>{1, 2, 3, 4, 5, 6}));
 }
 
+TEST(Resume, WithAnotherBatchCountsTheTokensThatWereProcessed) {
+  const RunFolder folder;
+  const std::vector<std::string> sets = {"train.train_steps=0", "train.train_tokens=640", "lr_scheduler.name=constant",
+                                         "checkpoint.save_interval=6"};
+  EXPECT_NE(folder.run({.sets = sets, .fault = kill_at(7)}).exit_code, 0);
+  std::vector<std::string> larger = sets;
+  larger.insert(larger.end(), {"train.global_batch_size=8", "checkpoint.allow_data_change=true"});
+  EXPECT_NE(folder.run({.ranks = 2, .sets = larger, .fault = kill_at(8), .launcher = Launcher::mpirun}).exit_code, 0);
+  const Result resumed = folder.expect_exit(0, {.sets = larger});
+  // 6 steps of 64 tokens, then steps of 128 until there are 640.
+  EXPECT_TRUE(mentions(resumed.out, {"steps          7 to 8\n", "128 a step, 640 in all"}));
+  EXPECT_EQ(folder.metric("tokens"), (std::vector<double>{64, 128, 192, 256, 320, 384, 512, 640}));
+  EXPECT_TRUE(mentions(folder.command("checkpoint show run").out, {"640 (128 a step: 8 x 16)\n"}));
+  EXPECT_TRUE(mentions(folder.expect_exit(0, {.sets = larger}).out, {"done: 8 steps"})) << "long enough";
+}
+
 TEST(Resume, OfAnotherModelIsRefused) {
   const RunFolder folder;
   folder.expect_exit(0, {.sets = {"train.train_steps=2"}});

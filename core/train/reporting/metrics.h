@@ -12,7 +12,7 @@ namespace trainer {
 /// left out of the files when they are empty.
 struct StepRecord {
   std::int64_t step = 0;           // steps completed, this one included: 1 is the first
-  std::int64_t tokens = 0;         // tokens processed since step 0: steps x global_batch_size x seq_length
+  std::int64_t tokens = 0;         // processed since step 0, with the batches of then
   std::int64_t target_tokens = 0;  // unmasked targets of this step: what the loss was averaged over
   double time = 0;                 // Unix time, seconds
   double loss = 0;                 // mean over target tokens, nats
