@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 
@@ -41,6 +42,10 @@ std::optional<TokenDataset> open_validation(const Config& config, PhaseTimes& st
   if (!config.data.validation.empty()) validation = open_data(config, config.data.validation);
   startup.end("data");
   return validation;
+}
+
+std::error_code why_not_writable(const std::filesystem::path& folder) {
+  return access(folder.c_str(), W_OK | X_OK) == 0 ? std::error_code() : std::error_code(errno, std::generic_category());
 }
 
 std::string changes_table(const std::vector<ChangedSetting>& changed) {
@@ -112,6 +117,7 @@ Trainer::Trainer(const Config& config, const Launch& launch, std::unique_ptr<Com
       },
       now);
   if (!lead()) return;
+  write_resolved_config();
   metrics_ = std::make_unique<MetricsWriter>(config_.train.output_dir + "/metrics.jsonl", step_);
   if (config_.logging.tensorboard)
     tensorboard_ = std::make_unique<TensorBoardWriter>(config_.train.output_dir + "/tb", step_);
@@ -126,15 +132,16 @@ void Trainer::open_run_folder() {
   if (lead()) {
     std::error_code error;
     std::filesystem::create_directories(folder / "logs", error);
-    lock_.emplace(folder.string(), "train.output_dir");
-    std::ofstream resolved(folder / "config.resolved.yaml");
-    resolved << resolved_yaml(config_);
-    if (!resolved.flush()) problem = fmt::format("cannot write to train.output_dir '{}'", folder.string());
+    if (!error) error = why_not_writable(folder);
+    if (error)
+      problem = fmt::format("cannot write to train.output_dir '{}': {}", folder.string(), error.message());
+    else
+      lock_.emplace(folder.string(), "train.output_dir");
   }
   problem = broadcast_string(engine_.mesh().world(), problem, 0);
   if (!problem.empty()) fail(ExitCode::config, "{}", problem);
   if (lead()) open_save_folder();
-  if (!std::filesystem::exists(folder / "config.resolved.yaml"))
+  if (!std::filesystem::exists(folder / kLockName))
     fail(ExitCode::config, "train.output_dir '{}', seen from '{}' on this rank, is not the folder of rank 0",
          folder.string(), std::filesystem::current_path().string());
   log_.open_file((folder / "logs" / fmt::format("rank-{:04}.log", engine_.mesh().world().rank())).string());
@@ -146,12 +153,23 @@ void Trainer::open_save_folder() {
   if (checkpoint.save_interval == 0 && !checkpoint.save_at_end && !checkpoint.save_on_signal) return;
   std::error_code error;
   std::filesystem::create_directories(checkpoint.save_dir, error);
-  if (!error && access(checkpoint.save_dir.c_str(), W_OK | X_OK) != 0)
-    error = std::error_code(errno, std::generic_category());
+  if (!error) error = why_not_writable(checkpoint.save_dir);
   if (error)
     fail(ExitCode::checkpoint, "cannot write to checkpoint.save_dir '{}': {}", checkpoint.save_dir, error.message());
   if (!std::filesystem::equivalent(checkpoint.save_dir, config_.train.output_dir, error))
     save_lock_.emplace(checkpoint.save_dir, "checkpoint.save_dir");
+}
+
+/// Once it is clear that the run goes on: a start that is refused leaves the one of the run.
+void Trainer::write_resolved_config() const {
+  const std::string path = config_.train.output_dir + "/config.resolved.yaml", temporary = path + ".tmp";
+  std::ofstream file(temporary);
+  file << resolved_yaml(config_);
+  file.close();
+  if (file && std::rename(temporary.c_str(), path.c_str()) == 0) return;
+  const int error = errno;
+  std::remove(temporary.c_str());
+  fail(ExitCode::config, "cannot write '{}': {}", path, std::strerror(error));
 }
 
 void Trainer::print_tables() {

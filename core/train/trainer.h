@@ -44,6 +44,7 @@ class Trainer {
   bool lead() const { return engine_.mesh().world().rank() == 0; }
   void open_run_folder();
   void open_save_folder();
+  void write_resolved_config() const;
   void print_tables();
   void load();
   UpdateState state_to_go_on_with(const UpdateState& saved, const std::string& saved_yaml) const;

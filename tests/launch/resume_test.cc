@@ -152,6 +152,7 @@ TEST(Resume, OfAFinishedRunChangesNothing) {
 TEST(Resume, WithOtherDataIsRefusedUnlessAllowed) {
   const RunFolder folder;
   folder.expect_exit(0, {.sets = {"train.train_steps=4"}});
+  const std::string resolved = read_file(folder / "run/config.resolved.yaml");
   for (const auto& [set, then, now] : {std::tuple{"train.seed=5", "1234", "5"},
                                        {"train.global_batch_size=2", "4", "2"},
                                        {"train.seq_length=8", "16", "8"}}) {
@@ -160,6 +161,7 @@ TEST(Resume, WithOtherDataIsRefusedUnlessAllowed) {
     EXPECT_TRUE(
         mentions(refused.err, {std::string(set, std::strchr(set, '=')), then, now, "checkpoint.allow_data_change"}));
     EXPECT_EQ(folder.metrics().size(), 4u) << "a refused start changes no file of the run";
+    EXPECT_EQ(read_file(folder / "run/config.resolved.yaml"), resolved);
   }
   folder.expect_exit(0, {.sets = {"train.train_steps=6", "train.seed=5", "checkpoint.allow_data_change=true"}});
   EXPECT_EQ(folder.metric("step"), (std::vector<double>{1, 2, 3, 4, 5, 6}));
