@@ -58,6 +58,11 @@ std::string changes_table(const std::vector<ChangedSetting>& changed) {
   return table.text();
 }
 
+/// On stderr, and never an error of its own.
+void say(const std::string& notice) {
+  if (!notice.empty()) std::fputs(("trainer: " + notice + "\n").c_str(), stderr);
+}
+
 std::string serialise(const RankRow& row) {
   return fmt::format("{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}", row.rank, row.host, row.pid, row.device, row.tp, row.dp,
                      row.pci, row.numa, row.nvlink);
@@ -118,13 +123,13 @@ Trainer::Trainer(const Config& config, const Launch& launch, std::unique_ptr<Com
       now);
   if (!lead()) return;
   write_resolved_config();
-  metrics_ = std::make_unique<MetricsWriter>(config_.train.output_dir + "/metrics.jsonl", step_);
-  if (config_.logging.tensorboard)
-    tensorboard_ = std::make_unique<TensorBoardWriter>(config_.train.output_dir + "/tb", step_);
+  metric_files_ = std::make_unique<MetricFiles>(config_.train.output_dir, config_.logging.tensorboard, step_);
   progress_ = std::make_unique<Progress>(config_.logging.progress, stdout, total_steps_);
 }
 
-Trainer::~Trainer() = default;
+Trainer::~Trainer() {
+  if (metric_files_) say(metric_files_->finish());
+}
 
 void Trainer::open_run_folder() {
   const std::filesystem::path folder = config_.train.output_dir;
@@ -349,10 +354,9 @@ void Trainer::report(std::int64_t step, const UpdateState& state) {
     record.eval_loss = last_eval_->loss;
     record.eval_tokens = last_eval_->target_tokens;
   }
-  metrics_->append(record);
-  if (tensorboard_) {
-    tensorboard_->append(record);
-    tensorboard_->flush();
+  if (const std::string notice = metric_files_->append(record); !notice.empty()) {
+    progress_->clear();
+    say(notice);
   }
   const std::optional<double> seconds_left = time_left_.seconds(total_steps_ - step);
   if (progress_->on())

@@ -9,10 +9,9 @@
 #include "core/train/engine.h"
 #include "core/train/folder_lock.h"
 #include "core/train/inspect.h"
-#include "core/train/reporting/metrics.h"
+#include "core/train/reporting/metric_files.h"
 #include "core/train/reporting/progress.h"
 #include "core/train/reporting/tables.h"
-#include "core/train/reporting/tensorboard.h"
 #include "core/train/reporting/throughput.h"
 
 namespace trainer {
@@ -81,8 +80,7 @@ class Trainer {
   std::int64_t saved_step_ = -1;  // step of the newest checkpoint of this process
   std::optional<EvalResult> last_eval_;
   std::unique_ptr<Loader> loader_;
-  std::unique_ptr<MetricsWriter> metrics_;
-  std::unique_ptr<TensorBoardWriter> tensorboard_;
+  std::unique_ptr<MetricFiles> metric_files_;
   std::unique_ptr<Progress> progress_;
   std::unique_ptr<ThroughputMeter> meter_;
   TimeLeft time_left_;
