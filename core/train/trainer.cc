@@ -9,6 +9,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <set>
 
 #include "core/config/reader.h"
 #include "core/config/resolve.h"
@@ -63,12 +64,7 @@ void say(const std::string& notice) {
   if (!notice.empty()) std::fputs(("trainer: " + notice + "\n").c_str(), stderr);
 }
 
-std::string serialise(const RankRow& row) {
-  return fmt::format("{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}", row.rank, row.host, row.pid, row.device, row.tp, row.dp,
-                     row.pci, row.numa, row.nvlink);
-}
-
-RankRow parse_rank_row(const std::string& text) {
+std::vector<std::string> lines_of(const std::string& text) {
   std::vector<std::string> lines(1);
   for (const char c : text) {
     if (c == '\n')
@@ -76,6 +72,16 @@ RankRow parse_rank_row(const std::string& text) {
     else
       lines.back() += c;
   }
+  return lines;
+}
+
+std::string serialise(const RankRow& row) {
+  return fmt::format("{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}", row.rank, row.host, row.pid, row.device, row.tp, row.dp,
+                     row.pci, row.numa, row.nvlink);
+}
+
+RankRow parse_rank_row(const std::string& text) {
+  const std::vector<std::string> lines = lines_of(text);
   TRAINER_CHECK(lines.size() == 9, "a rank described itself as '{}'", text);
   return {.rank = std::stoi(lines[0]),
           .host = lines[1],
@@ -365,6 +371,26 @@ void Trainer::report(std::int64_t step, const UpdateState& state) {
     log_.info(step_line(record, total_steps_, seconds_left));
 }
 
+/// Those that were planned and have happened on no rank: whoever plans one waits for it.
+void Trainer::report_faults() {
+  std::string mine;
+  for (const FaultPlan::Outcome& outcome : fault_.outcomes())
+    mine += fmt::format("{}{}\n", outcome.happened ? '+' : '-', outcome.text);
+  std::set<std::string> planned, happened;
+  for (const std::string& text : gather_strings(engine_.mesh().world(), mine))
+    for (const std::string& line : lines_of(text)) {
+      if (line.empty()) continue;
+      planned.insert(line.substr(1));
+      if (line[0] == '+') happened.insert(line.substr(1));
+    }
+  if (!lead()) return;
+  for (const std::string& text : planned)
+    if (!happened.contains(text))
+      log_.warn(fmt::format("TRAINER_FAULT: '{}' has not happened in {}", text,
+                            step_ > loaded_step_ ? fmt::format("steps {} to {}", loaded_step_ + 1, step_)
+                                                 : "this start, which ran no step"));
+}
+
 bool Trainer::stop_agreed() {
   return max_over_ranks(engine_.mesh().world(), launch_.stop.load() ? 1 : 0) != 0;
 }
@@ -426,6 +452,7 @@ ExitCode Trainer::run() {
         progress_->clear();
         log_.info(fmt::format("stopped by a signal after step {}; start again to go on", step_));
       }
+      report_faults();
       return ExitCode::stopped;
     }
   }
@@ -435,6 +462,7 @@ ExitCode Trainer::run() {
     log_.info(fmt::format("done: {}", counted(step_, "step")));
     if (skips > 0) log_.warn(fmt::format("the last {} skipped: no weight was changed", counted(skips, "step")));
   }
+  report_faults();
   return ExitCode::ok;
 }
 

@@ -57,6 +57,7 @@ class Trainer {
   void report_skip(std::int64_t step, const UpdateState& state);
   void report(std::int64_t step, const UpdateState& state);
   void report_start();
+  void report_faults();
   void warm_up();
   void evaluate();
   bool stop_agreed();
