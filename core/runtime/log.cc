@@ -38,7 +38,7 @@ void Log::open_file(const std::string& path) {
   logger_->set_error_handler([told = false](const std::string& problem) mutable {
     if (std::exchange(told, true)) return;
     const std::string text =
-        fmt::format("trainer: cannot write to the log file: {}. Training goes on without those lines\n", problem);
+        fmt::format("trainer: cannot write to the log file: {}. What it does not take is lost\n", problem);
     std::fputs(text.c_str(), stderr);
   });
 }

@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <map>
+#include <optional>
 #include <set>
 #include <vector>
 
@@ -59,6 +60,19 @@ bool must_stay(const std::string& path) {
   return (of_model && !paths.contains(path)) || path == "optimizer.name";
 }
 
+/// Why the checkpoint does not serve a run with this change, as a remark that may be empty; nothing when it does.
+std::optional<std::string> obstacle(const ChangedSetting& change, OptimizerName optimizer) {
+  const auto& [key, then, now] = change;
+  if (must_stay(key)) return "";
+  if (key == "optimizer.momentum" && optimizer == OptimizerName::sgd && then == "0")
+    return " (SGD without momentum saves no moments to go on with)";
+  if (key == "precision.dtype" && (then == "float64" || now == "float64"))
+    return " (float64 is saved as such, all else as float32)";
+  if (key == "optimizer.moments_dtype" && (then == "bf16" || now == "bf16"))
+    return " (moments are saved in their type)";
+  return std::nullopt;
+}
+
 }  // namespace
 
 std::vector<ChangedSetting> changed_settings(const std::string& saved_yaml, const std::string& yaml) {
@@ -73,12 +87,9 @@ std::vector<ChangedSetting> changed_settings(const std::string& saved_yaml, cons
 
 void check_same_model(const std::vector<ChangedSetting>& changed, OptimizerName optimizer) {
   std::string others;
-  for (const auto& [key, then, now] : changed) {
-    const bool starts_momentum = optimizer == OptimizerName::sgd && key == "optimizer.momentum" && then == "0";
-    if (!must_stay(key) && !starts_momentum) continue;
-    others += fmt::format("\n  {}: {} in the checkpoint, {} now{}", key, then, now,
-                          starts_momentum ? " (SGD without momentum saves no moments to go on with)" : "");
-  }
+  for (const ChangedSetting& change : changed)
+    if (const auto why = obstacle(change, optimizer))
+      others += fmt::format("\n  {}: {} in the checkpoint, {} now{}", change.key, change.then, change.now, *why);
   if (!others.empty())
     fail(ExitCode::config,
          "the checkpoint is one of another model or optimizer:{}\nSet them as they were, or train anew in a "

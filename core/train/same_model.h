@@ -20,7 +20,7 @@ struct ChangedSetting {
 std::vector<ChangedSetting> changed_settings(const std::string& saved_yaml, const std::string& yaml);
 
 /// Throws Error(config) that names the keys and both values when these changes make another model of the checkpoint's,
-/// or leave `optimizer`, the one of now, without moments.
+/// or leave `optimizer`, the one of now, without moments that it can use.
 void check_same_model(const std::vector<ChangedSetting>& changed, OptimizerName optimizer);
 
 /// Value of `section.key` in a complete configuration; empty when it is not there.

@@ -79,6 +79,28 @@ TEST(SameModel, MomentumCannotStartFromNone) {
   EXPECT_NO_THROW(check_same_model(changed_settings(sgd(0), sgd(0.9)), OptimizerName::adamw)) << "has no use for it";
 }
 
+TEST(SameModel, TypesOfWhatIsSavedStay) {
+  const auto refused = [](const auto& then, const auto& now) {
+    try {
+      check_same_model(changed_settings(with(then), with(now)), OptimizerName::adamw);
+      return std::string();
+    } catch (const Error& e) {
+      return std::string(e.what());
+    }
+  };
+  const auto moments = [](MomentsDtype dtype) { return [=](Config& c) { c.optimizer.moments_dtype = dtype; }; };
+  const auto precision = [](Precision dtype) { return [=](Config& c) { c.precision.dtype = dtype; }; };
+  EXPECT_NE(refused(moments(MomentsDtype::automatic), moments(MomentsDtype::bf16))
+                .find("optimizer.moments_dtype: auto in the checkpoint, bf16 now (moments are saved in their type)"),
+            std::string::npos);
+  EXPECT_NE(refused(moments(MomentsDtype::bf16), moments(MomentsDtype::float32)), "");
+  EXPECT_EQ(refused(moments(MomentsDtype::automatic), moments(MomentsDtype::float32)), "");
+  EXPECT_NE(refused(precision(Precision::float64), precision(Precision::float32))
+                .find("precision.dtype: float64 in the checkpoint, float32 now"),
+            std::string::npos);
+  EXPECT_EQ(refused(precision(Precision::fp16), precision(Precision::bf16)), "");
+}
+
 TEST(SameModel, WhatARunMayChangeIsTold) {
   const std::string saved = with([](Config&) {});
   const auto changed = changed_settings(saved, with([](Config& c) {
