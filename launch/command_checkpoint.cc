@@ -15,14 +15,31 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Where the run of this folder saves: what its configuration says, as seen from here. The default lies in the folder,
-/// wherever that has been moved to.
-std::string save_dir_of(const fs::path& folder) {
-  std::ifstream file(folder / "config.resolved.yaml");
+void warn(const std::string& warning) {
+  fmt::print(stderr, "trainer: {}\n", warning);
+}
+
+/// Where the configuration of the run in this folder says that it saves; empty for the default, and when it says
+/// nothing.
+std::string configured_save_dir(const fs::path& folder) {
+  const fs::path path = folder / "config.resolved.yaml";
+  if (!fs::is_regular_file(path)) return "";
+  std::ifstream file(path);
   const std::string yaml{std::istreambuf_iterator<char>(file), {}};
-  std::string save_dir = value_in(yaml, "checkpoint.save_dir");
-  const bool is_default = save_dir == value_in(yaml, "train.output_dir") + "/checkpoints";
-  if (!is_default && fs::is_directory(save_dir)) return save_dir;
+  try {
+    std::string save_dir = value_in(yaml, "checkpoint.save_dir");
+    return save_dir == value_in(yaml, "train.output_dir") + "/checkpoints" ? "" : save_dir;
+  } catch (const Error& damage) {
+    warn(fmt::format("{} cannot be read, so checkpoints are looked for here: {}", path.string(), damage.what()));
+    return "";
+  }
+}
+
+/// Where the run of this folder saves, as seen from here. The default lies in the folder, wherever that has been moved
+/// to.
+std::string save_dir_of(const fs::path& folder) {
+  std::string save_dir = configured_save_dir(folder);
+  if (fs::is_directory(save_dir)) return save_dir;
   const fs::path inside = folder / "checkpoints";
   return fs::is_directory(inside) ? inside.string() : folder.string();
 }
@@ -32,8 +49,7 @@ CheckpointInfo open_checkpoint(const std::string& path) try {
   if (!fs::is_directory(path)) fail(ExitCode::checkpoint, "{}: there is no such folder", path);
   if (fs::exists(fs::path(path) / kManifestName)) return read_checkpoint_info(path);
   const std::string save_dir = save_dir_of(path);
-  const auto newest =
-      newest_checkpoint(save_dir, [](const std::string& warning) { fmt::print(stderr, "trainer: {}\n", warning); });
+  const auto newest = newest_checkpoint(save_dir, warn);
   if (!newest)
     fail(ExitCode::checkpoint,
          "{}: is no checkpoint (it has no {}), and there is no complete one in {}; right would be the folder of a "
@@ -70,7 +86,7 @@ std::string summary(const CheckpointInfo& info) {
     row("skipped",
         fmt::format("the last {}: the weights are those of step {}", counted(skips, "step"), manifest.step - skips));
   row("tokens",
-      fmt::format("{} ({} a step: {} x {})", format_count(static_cast<double>(manifest.step * tokens_per_step)),
+      fmt::format("{} ({} a step: {} x {})", format_count(static_cast<double>(state.tokens)),
                   format_count(static_cast<double>(tokens_per_step)), state.global_batch_size, state.seq_length));
   row("saved", manifest.saved_at);
   row("model", model_text(info));

@@ -19,7 +19,7 @@ ExitCode command_train(const ConfigOptions& options, Bootstrap& bootstrap) {
   startup.end("program");
   const std::atomic<bool>& stop = install_stop_signal();
   FaultPlan fault = FaultPlan::from_environment();
-  fault.set_rank(bootstrap.rank());
+  fault.set_rank(bootstrap.rank(), bootstrap.size());
   std::unique_ptr<Communicator> handshake = bootstrap.world({.fault = &fault, .stop = &stop});
   const Config config = shared_config(options, bootstrap, *handshake, DataUse::train);
   startup.end("configuration");

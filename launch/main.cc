@@ -122,7 +122,8 @@ struct CommandLine {
         ->check(CLI::Range(1, kMostRanks));
     plan->add_option(
         "--card", plan_options.card,
-        "Say whether it fits (exit code 5: no) and what would: b200, h200, h100, a100-80, v100-32 ..., or GiB");
+        "Say whether it fits (exit code 5: no) and what would: b200, h200, h100, a100-80, v100-32 ..., the name that "
+        "nvidia-smi prints, or GiB");
   }
 
   void add_bench() {

@@ -24,11 +24,29 @@ for ((i = 0; i + 1 < $#; ++i)); do
     -np | --np | -n | -c) ranks=${arguments[i + 1]} && break ;;
   esac
 done
-[[ $ranks =~ ^[1-9][0-9]*$ ]] || refuse "-np $ranks: right would be a number of ranks"
+[[ $ranks =~ ^[1-9][0-9]{0,17}$ ]] || refuse "-np $ranks: right would be a number of ranks"
+
+# Whether the caller, or a batch system that Open MPI asks, says which hosts there are and how many ranks each takes.
+hosts_given=false
+for argument in "${arguments[@]}"; do
+  case $argument in
+    -H | -host | --host | -hostfile | --hostfile | -machinefile | --machinefile | -default-hostfile | --default-hostfile)
+      hosts_given=true
+      ;;
+  esac
+done
+[[ -z ${SLURM_JOB_NODELIST-}${PBS_NODEFILE-}${LSB_DJOB_HOSTFILE-}${PE_HOSTFILE-}${OMPI_MCA_orte_default_hostfile-} ]] ||
+  hosts_given=true
+
+# More ranks than cores are for small tests. Beyond, mpirun counts the slots of given hosts and refuses more.
+cores=$(env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc) # nproc obeys these
+most=$((cores > 4 ? 4 * cores : 16))
+if ! $hosts_given && ((ranks > most)); then
+  refuse "-np $ranks: right would be at most $cores on this machine, one rank a core, or up to $most for a small test on the CPU; for several hosts name them (--host a:8,b:8)"
+fi
 
 # Threads of a rank: this machine's cores dealt out, unless the caller says. More threads than cores cost far more than
 # they give, because every collective waits for the slowest rank.
-cores=$(nproc)
 threads=$((cores / ranks))
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$((threads > 0 ? threads : 1))}
 
@@ -37,7 +55,7 @@ flags=(
   --bind-to none                             # the default pins a rank with all its threads to one core or socket
   --mca btl_vader_single_copy_mechanism none # containers forbid reading another process's memory
 )
-if ((ranks > cores)); then
+if ((ranks > cores && ranks <= most)); then
   flags+=(--oversubscribe --mca mpi_yield_when_idle 1)
 fi
 # Only named variables travel to other nodes; mpirun itself reads those of Open MPI (OMPI_MCA_...) and hands them on.
@@ -72,4 +90,8 @@ while true; do
     break
   fi
 done
+if $hosts_given && ((status == 1)); then
+  # --quiet keeps back what mpirun says of that, too.
+  echo "mpirun.sh: if no rank says why it ended: have the hosts slots for $ranks ranks (--host a:8,b:8, or slots=8 in a hostfile)?" >&2
+fi
 exit "$status"

@@ -25,6 +25,8 @@ inline constexpr Range not_negative{0, unlimited};
 inline constexpr Range fraction{0, 1};
 inline constexpr Range below_one{0, 1, false, true};
 inline constexpr Range size_range{1, max_size};
+/// More are a slip of the keys, whose layout would take minutes to write down.
+inline constexpr Range layers_range{1, 100'000};
 inline constexpr Range size_or_zero{0, max_size};
 
 enum class NormKind : std::uint8_t { layernorm, rmsnorm };
@@ -116,7 +118,7 @@ struct ModelConfig {
   template <class V>
   void describe(V& v) {
     v.required("hidden_size", hidden_size, size_range, "Width of the residual stream (C).");
-    v.required("num_layers", num_layers, size_range, "Number of transformer blocks.");
+    v.required("num_layers", num_layers, layers_range, "Number of transformer blocks.");
     v.required("num_attention_heads", num_attention_heads, size_range, "Query heads.");
     v.key("num_key_value_heads", num_key_value_heads, size_or_zero,
           "Key/value heads for grouped-query attention; 0: as many as query heads.");

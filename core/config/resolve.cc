@@ -45,10 +45,14 @@ std::int64_t accumulation_steps(const Config& config) {
   return config.train.global_batch_size / samples;
 }
 
-std::int64_t total_steps(const Config& config, std::int64_t windows_in_train_data) {
+std::int64_t total_steps(const Config& config, std::int64_t windows_in_train_data, std::int64_t done_steps,
+                         std::int64_t done_tokens) {
   const TrainConfig& train = config.train;
   if (train.train_steps > 0) return train.train_steps;
-  if (train.train_tokens > 0) return divide_up(train.train_tokens, train.global_batch_size * train.seq_length);
+  if (train.train_tokens > 0) {
+    const std::int64_t left = std::max(train.train_tokens - done_tokens, std::int64_t{0});
+    return done_steps + divide_up(left, train.global_batch_size * train.seq_length);
+  }
   const double steps =
       train.train_epochs * static_cast<double>(windows_in_train_data) / static_cast<double>(train.global_batch_size);
   // A product of decimals that is meant to be whole (0.1 epochs of 30 windows) may come out a rounding error above it.

@@ -17,7 +17,9 @@ std::int64_t accumulation_steps(const Config& config);
 
 /// Steps of the whole run: train_steps, or what train_tokens or train_epochs amount to, rounded up.
 /// `windows_in_train_data`: samples of seq_length in one pass over the training data; used for train_epochs only.
-std::int64_t total_steps(const Config& config, std::int64_t windows_in_train_data);
+/// `done_steps`, `done_tokens`: of a run that goes on, whose batches may have been others; used for train_tokens only.
+std::int64_t total_steps(const Config& config, std::int64_t windows_in_train_data, std::int64_t done_steps = 0,
+                         std::int64_t done_tokens = 0);
 
 /// Leading elements of a head that RoPE rotates: floor(head_dim x rotary_pct), as Hugging Face's GPT-NeoX counts.
 /// The model is resolved.

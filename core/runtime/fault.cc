@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "core/runtime/check.h"
+#include "core/runtime/counted.h"
 
 namespace trainer {
 namespace {
@@ -57,6 +58,11 @@ constexpr Action kActions[] = {{"throw"},
                                {"nan", "", "gradients"},
                                {"count", "", "collective"}};
 
+/// Done by the place itself, which asks poison() or wrong_count().
+bool is_asked_for(std::string_view action) {
+  return action == "inf" || action == "nan" || action == "count";
+}
+
 std::string action_names() {
   std::string names;
   for (const Action& action : kActions) {
@@ -95,7 +101,7 @@ void check_fault(std::string_view site, std::string_view name, std::optional<dou
 FaultPlan FaultPlan::parse(std::string_view text) {
   FaultPlan plan;
   for (const std::string_view item : split(text, ';')) {
-    Fault fault;
+    Fault fault{.text = std::string(item)};
     std::optional<double> argument;
     for (const std::string_view pair : split(item, ',')) {
       const std::size_t equals = pair.find('=');
@@ -133,13 +139,29 @@ FaultPlan FaultPlan::from_environment() {
   return text == nullptr ? FaultPlan() : parse(text);
 }
 
+void FaultPlan::set_rank(int rank, int ranks) {
+  for (const Fault& fault : faults_)
+    if (fault.rank && *fault.rank >= ranks)
+      fail(ExitCode::config, "TRAINER_FAULT: '{}': this job has {}; right would be a rank from 0 to {}", fault.text,
+           counted(ranks, "rank"), ranks - 1);
+  rank_ = rank;
+}
+
+std::vector<FaultPlan::Outcome> FaultPlan::outcomes() const {
+  std::vector<Outcome> all;
+  all.reserve(faults_.size());
+  for (const Fault& fault : faults_) all.push_back({fault.text, fault.happened});
+  return all;
+}
+
 bool FaultPlan::matches(const Fault& fault, std::string_view site) const {
   return fault.site == site && (!fault.rank || *fault.rank == rank_) && (!fault.step || *fault.step == step_);
 }
 
 void FaultPlan::at(std::string_view site) const {
   for (const Fault& fault : faults_) {
-    if (!matches(fault, site)) continue;
+    if (!matches(fault, site) || is_asked_for(fault.action)) continue;
+    fault.happened = true;
     if (fault.action == "throw") fail(ExitCode::other, "fault planned for rank {} step {} at '{}'", rank_, step_, site);
     if (fault.action == "exit") std::_Exit(static_cast<int>(fault.argument));
     if (fault.action == "kill") std::raise(SIGKILL);
@@ -150,16 +172,17 @@ void FaultPlan::at(std::string_view site) const {
 
 std::optional<FaultPlan::Poison> FaultPlan::poison(std::string_view site) const {
   for (const Fault& fault : faults_) {
-    if (!matches(fault, site)) continue;
-    if (fault.action == "inf") return Poison{fault.tensor, std::numeric_limits<double>::infinity()};
-    if (fault.action == "nan") return Poison{fault.tensor, std::numeric_limits<double>::quiet_NaN()};
+    if (!matches(fault, site) || (fault.action != "inf" && fault.action != "nan")) continue;
+    fault.happened = true;
+    return Poison{fault.tensor, fault.action == "inf" ? std::numeric_limits<double>::infinity()
+                                                      : std::numeric_limits<double>::quiet_NaN()};
   }
   return std::nullopt;
 }
 
 bool FaultPlan::wrong_count() const {
   for (const Fault& fault : faults_)
-    if (fault.action == "count" && matches(fault, fault.site)) return true;
+    if (fault.action == "count" && matches(fault, fault.site)) return fault.happened = true;
   return false;
 }
 

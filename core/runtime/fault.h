@@ -21,7 +21,8 @@ class FaultPlan {
   /// The plan of the environment variable TRAINER_FAULT; empty when it is not set.
   static FaultPlan from_environment();
 
-  void set_rank(int rank) { rank_ = rank; }
+  /// Who this process is. Throws Error(config) when the plan names a rank that a job of `ranks` does not have.
+  void set_rank(int rank, int ranks);
   void set_step(std::int64_t step) { step_ = step; }
 
   /// Carries out what is planned for this place: may throw, end or stop the process, or sleep.
@@ -36,14 +37,23 @@ class FaultPlan {
   /// True when the collective about to start shall use a wrong element count.
   bool wrong_count() const;
 
+  /// A fault as it was written, and whether it has happened on this rank.
+  struct Outcome {
+    std::string text;
+    bool happened = false;
+  };
+  std::vector<Outcome> outcomes() const;
+
  private:
   struct Fault {
+    std::string text;
     std::optional<int> rank;
     std::optional<std::int64_t> step;
     std::string site;
     std::string action;
     double argument = 0;
     std::string tensor;
+    mutable bool happened = false;  // for a report; decides nothing
   };
   bool matches(const Fault& fault, std::string_view site) const;
 

@@ -4,7 +4,9 @@
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 
+#include <cstdio>
 #include <exception>
+#include <utility>
 
 #include "core/runtime/check.h"
 
@@ -32,6 +34,13 @@ void Log::open_file(const std::string& path) {
     fail(ExitCode::other, "cannot open the log file '{}': {}", path, e.what());
   }
   logger_->set_pattern(kPattern, spdlog::pattern_time_type::utc);
+  // Lines that a full disk refuses end no run, and are no reason to fill the console: the first is told.
+  logger_->set_error_handler([told = false](const std::string& problem) mutable {
+    if (std::exchange(told, true)) return;
+    const std::string text =
+        fmt::format("trainer: cannot write to the log file: {}. What it does not take is lost\n", problem);
+    std::fputs(text.c_str(), stderr);
+  });
 }
 
 void Log::debug(std::string_view message) {

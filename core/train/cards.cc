@@ -17,28 +17,41 @@ struct KnownCard {
   double gib;
   int sm;
 };
-constexpr std::array<KnownCard, 10> kCards = {{{"b200", 178.3, 100},
-                                               {"h200", 139.8, 90},
-                                               {"h100-80", 79.1, 90},
-                                               {"a100-80", 79.1, 80},
-                                               {"a100-40", 39.4, 80},
-                                               {"l40s", 44.4, 89},
-                                               {"a10", 22.0, 86},
-                                               {"rtx4090", 23.6, 89},
-                                               {"v100-32", 31.7, 70},
-                                               {"v100-16", 15.8, 70}}};
+/// Where neither CUDA nor its users agree (ECC on or off), the smaller figure.
+constexpr std::array<KnownCard, 20> kCards = {
+    {{"b200", 178.3, 100},  {"h200", 139.8, 90},    {"h200nvl", 139.8, 90},   {"h100-80", 79.1, 90},
+     {"h100nvl", 93.0, 90}, {"a100-80", 79.1, 80},  {"a100-40", 39.4, 80},    {"l40s", 44.4, 89},
+     {"l40", 44.4, 89},     {"l4", 22.0, 89},       {"a40", 44.4, 86},        {"a30", 23.5, 80},
+     {"a10", 22.0, 86},     {"rtxa6000", 47.4, 86}, {"rtx6000ada", 44.4, 89}, {"rtx4090", 23.6, 89},
+     {"rtx3090", 23.6, 86}, {"t4", 14.6, 75},       {"v100-32", 31.7, 70},    {"v100-16", 15.8, 70}}};
 
 std::int64_t bytes_of(double gib) {
   return static_cast<std::int64_t>(gib * (1 << 30));
 }
 
-/// "A100-80GB" as "a10080": small letters and digits, without the unit.
+/// What a name says besides card and size in nvidia-smi: the maker, the form, the kind of memory.
+bool says_nothing(std::string_view word) {
+  for (const std::string_view filler : {"nvidia", "tesla", "geforce", "generation", "pcie"})
+    if (word == filler) return true;
+  return word.starts_with("sxm") || word.starts_with("hbm");
+}
+
+/// "NVIDIA A100-SXM4-80GB" and "a100_80" as "a10080": small letters and digits of the words that tell cards apart,
+/// without the unit.
 std::string folded(std::string_view name) {
-  std::string text;
-  for (const char c : name)
+  std::string text, word;
+  const auto end_word = [&] {
+    if (!says_nothing(word)) text += word.ends_with("gb") ? word.substr(0, word.size() - 2) : word;
+    word.clear();
+  };
+  for (const char c : name) {
     if (std::isalnum(static_cast<unsigned char>(c)) != 0)
-      text += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return text.ends_with("gb") ? text.substr(0, text.size() - 2) : text;
+      word += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    else
+      end_word();
+  }
+  end_word();
+  return text;
 }
 
 /// Cards that go by `name`, or by `name` and a size.

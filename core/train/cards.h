@@ -15,8 +15,9 @@ struct Card {
   int sm = 0;              // compute capability x 10; 0: not known
 };
 
-/// A card by its name ("h200", "A100-80GB"; capitals and separators do not matter), or a number of GiB. Throws
-/// Error(config) for others, naming those that are known, and for names of several cards ("a100").
+/// A card by its name ("h200", "A100-80GB"; capitals and separators do not matter), by the one that nvidia-smi prints
+/// ("NVIDIA A100-SXM4-80GB"), or a number of GiB. Throws Error(config) for others, naming those that are known, and for
+/// names of several cards ("a100").
 Card find_card(std::string_view text);
 
 /// cuDNN's fused attention and products in bf16 begin with Ampere. A capability that is not known (0) counts as new.

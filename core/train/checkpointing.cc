@@ -116,6 +116,7 @@ std::string to_json(const RunState& state) {
   const UpdateState& u = state.update;
   const nlohmann::json json = {
       {"step", state.step},
+      {"tokens", state.tokens},
       {"loss_scaler",
        {{"scale", u.loss_scale}, {"growth_tracker", u.growth_tracker}, {"hysteresis_left", u.hysteresis_left}}},
       {"updates", u.updates},
@@ -144,6 +145,8 @@ RunState run_state_from_json(const std::string& text) {
     state.seq_length = data.at("seq_length").get<std::int64_t>();
     state.global_batch_size = data.at("global_batch_size").get<std::int64_t>();
     state.train_windows = data.at("train_windows").get<std::int64_t>();
+    // Checkpoints of before this key: right as long as the batch has always been the same.
+    state.tokens = json.value("tokens", state.step * state.global_batch_size * state.seq_length);
     state.gemm_choices = json.at("gemm_choices").get<std::string>();
     return state;
   } catch (const nlohmann::json::exception& e) {

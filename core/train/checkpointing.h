@@ -11,7 +11,8 @@ namespace trainer {
 
 /// Where a run is, besides its tensors.
 struct RunState {
-  std::int64_t step = 0;  // completed steps
+  std::int64_t step = 0;    // completed steps
+  std::int64_t tokens = 0;  // processed by them
   UpdateState update;
   // What the order of samples follows from; a resume with other values would repeat or leave out samples.
   std::int64_t seed = 0;

@@ -13,7 +13,7 @@
 namespace trainer {
 
 FolderLock::FolderLock(const std::string& folder, std::string_view key) {
-  const std::string path = folder + "/.lock";
+  const std::string path = folder + "/" + kLockName;
   file_ = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
   if (file_ < 0) return;  // whoever writes to the folder says what is wrong with it
   if (flock(file_, LOCK_EX | LOCK_NB) != 0) {

@@ -5,6 +5,9 @@
 
 namespace trainer {
 
+/// Of the file in the folder that is locked; it stays there.
+inline constexpr const char* kLockName = ".lock";
+
 class FolderLock {
  public:
   /// Holds `folder`, which must exist and is the value of `key`, until this object or the process ends, however it

@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <map>
+#include <optional>
 #include <set>
 #include <vector>
 
@@ -59,6 +60,19 @@ bool must_stay(const std::string& path) {
   return (of_model && !paths.contains(path)) || path == "optimizer.name";
 }
 
+/// Why the checkpoint does not serve a run with this change, as a remark that may be empty; nothing when it does.
+std::optional<std::string> obstacle(const ChangedSetting& change, OptimizerName optimizer) {
+  const auto& [key, then, now] = change;
+  if (must_stay(key)) return "";
+  if (key == "optimizer.momentum" && optimizer == OptimizerName::sgd && then == "0")
+    return " (SGD without momentum saves no moments to go on with)";
+  if (key == "precision.dtype" && (then == "float64" || now == "float64"))
+    return " (float64 is saved as such, all else as float32)";
+  if (key == "optimizer.moments_dtype" && (then == "bf16" || now == "bf16"))
+    return " (moments are saved in their type)";
+  return std::nullopt;
+}
+
 }  // namespace
 
 std::vector<ChangedSetting> changed_settings(const std::string& saved_yaml, const std::string& yaml) {
@@ -71,10 +85,11 @@ std::vector<ChangedSetting> changed_settings(const std::string& saved_yaml, cons
   return changed;
 }
 
-void check_same_model(const std::vector<ChangedSetting>& changed) {
+void check_same_model(const std::vector<ChangedSetting>& changed, OptimizerName optimizer) {
   std::string others;
-  for (const auto& [key, then, now] : changed)
-    if (must_stay(key)) others += fmt::format("\n  {}: {} in the checkpoint, {} now", key, then, now);
+  for (const ChangedSetting& change : changed)
+    if (const auto why = obstacle(change, optimizer))
+      others += fmt::format("\n  {}: {} in the checkpoint, {} now{}", change.key, change.then, change.now, *why);
   if (!others.empty())
     fail(ExitCode::config,
          "the checkpoint is one of another model or optimizer:{}\nSet them as they were, or train anew in a "

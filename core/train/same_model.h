@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "core/config/config.h"
+
 namespace trainer {
 
 struct ChangedSetting {
@@ -18,8 +20,8 @@ struct ChangedSetting {
 std::vector<ChangedSetting> changed_settings(const std::string& saved_yaml, const std::string& yaml);
 
 /// Throws Error(config) that names the keys and both values when these changes make another model of the checkpoint's,
-/// or leave its optimizer without moments.
-void check_same_model(const std::vector<ChangedSetting>& changed);
+/// or leave `optimizer`, the one of now, without moments that it can use.
+void check_same_model(const std::vector<ChangedSetting>& changed, OptimizerName optimizer);
 
 /// Value of `section.key` in a complete configuration; empty when it is not there.
 std::string value_in(const std::string& yaml, const std::string& path);

@@ -6,8 +6,10 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <set>
 
 #include "core/config/reader.h"
 #include "core/config/resolve.h"
@@ -43,6 +45,10 @@ std::optional<TokenDataset> open_validation(const Config& config, PhaseTimes& st
   return validation;
 }
 
+std::error_code why_not_writable(const std::filesystem::path& folder) {
+  return access(folder.c_str(), W_OK | X_OK) == 0 ? std::error_code() : std::error_code(errno, std::generic_category());
+}
+
 std::string changes_table(const std::vector<ChangedSetting>& changed) {
   Table table("Changed since the checkpoint", {"key", "then", "now"});
   const auto shortened = [](const std::string& value) {  // of a list of files, for example
@@ -53,12 +59,12 @@ std::string changes_table(const std::vector<ChangedSetting>& changed) {
   return table.text();
 }
 
-std::string serialise(const RankRow& row) {
-  return fmt::format("{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}", row.rank, row.host, row.pid, row.device, row.tp, row.dp,
-                     row.pci, row.numa, row.nvlink);
+/// On stderr, and never an error of its own.
+void say(const std::string& notice) {
+  if (!notice.empty()) std::fputs(("trainer: " + notice + "\n").c_str(), stderr);
 }
 
-RankRow parse_rank_row(const std::string& text) {
+std::vector<std::string> lines_of(const std::string& text) {
   std::vector<std::string> lines(1);
   for (const char c : text) {
     if (c == '\n')
@@ -66,6 +72,16 @@ RankRow parse_rank_row(const std::string& text) {
     else
       lines.back() += c;
   }
+  return lines;
+}
+
+std::string serialise(const RankRow& row) {
+  return fmt::format("{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}", row.rank, row.host, row.pid, row.device, row.tp, row.dp,
+                     row.pci, row.numa, row.nvlink);
+}
+
+RankRow parse_rank_row(const std::string& text) {
+  const std::vector<std::string> lines = lines_of(text);
   TRAINER_CHECK(lines.size() == 9, "a rank described itself as '{}'", text);
   return {.rank = std::stoi(lines[0]),
           .host = lines[1],
@@ -105,20 +121,21 @@ Trainer::Trainer(const Config& config, const Launch& launch, std::unique_ptr<Com
   const double now = clock_seconds();
   meter_ = std::make_unique<ThroughputMeter>(
       ThroughputMeter::Setup{
-          .tokens_per_step = config_.train.global_batch_size * config_.train.seq_length,
+          .tokens_per_step = tokens_per_step(),
           .flops_per_token = model_flops_per_token(config_.model, config_.train.seq_length),
           .num_devices = engine_.mesh().world().size(),
           .peak_tflops = launch_.peak_tflops,
       },
       now);
   if (!lead()) return;
-  metrics_ = std::make_unique<MetricsWriter>(config_.train.output_dir + "/metrics.jsonl", step_);
-  if (config_.logging.tensorboard)
-    tensorboard_ = std::make_unique<TensorBoardWriter>(config_.train.output_dir + "/tb", step_);
+  write_resolved_config();
+  metric_files_ = std::make_unique<MetricFiles>(config_.train.output_dir, config_.logging.tensorboard, step_);
   progress_ = std::make_unique<Progress>(config_.logging.progress, stdout, total_steps_);
 }
 
-Trainer::~Trainer() = default;
+Trainer::~Trainer() {
+  if (metric_files_) say(metric_files_->finish());
+}
 
 void Trainer::open_run_folder() {
   const std::filesystem::path folder = config_.train.output_dir;
@@ -126,15 +143,16 @@ void Trainer::open_run_folder() {
   if (lead()) {
     std::error_code error;
     std::filesystem::create_directories(folder / "logs", error);
-    lock_.emplace(folder.string(), "train.output_dir");
-    std::ofstream resolved(folder / "config.resolved.yaml");
-    resolved << resolved_yaml(config_);
-    if (!resolved.flush()) problem = fmt::format("cannot write to train.output_dir '{}'", folder.string());
+    if (!error) error = why_not_writable(folder);
+    if (error)
+      problem = fmt::format("cannot write to train.output_dir '{}': {}", folder.string(), error.message());
+    else
+      lock_.emplace(folder.string(), "train.output_dir");
   }
   problem = broadcast_string(engine_.mesh().world(), problem, 0);
   if (!problem.empty()) fail(ExitCode::config, "{}", problem);
   if (lead()) open_save_folder();
-  if (!std::filesystem::exists(folder / "config.resolved.yaml"))
+  if (!std::filesystem::exists(folder / kLockName))
     fail(ExitCode::config, "train.output_dir '{}', seen from '{}' on this rank, is not the folder of rank 0",
          folder.string(), std::filesystem::current_path().string());
   log_.open_file((folder / "logs" / fmt::format("rank-{:04}.log", engine_.mesh().world().rank())).string());
@@ -146,12 +164,23 @@ void Trainer::open_save_folder() {
   if (checkpoint.save_interval == 0 && !checkpoint.save_at_end && !checkpoint.save_on_signal) return;
   std::error_code error;
   std::filesystem::create_directories(checkpoint.save_dir, error);
-  if (!error && access(checkpoint.save_dir.c_str(), W_OK | X_OK) != 0)
-    error = std::error_code(errno, std::generic_category());
+  if (!error) error = why_not_writable(checkpoint.save_dir);
   if (error)
     fail(ExitCode::checkpoint, "cannot write to checkpoint.save_dir '{}': {}", checkpoint.save_dir, error.message());
   if (!std::filesystem::equivalent(checkpoint.save_dir, config_.train.output_dir, error))
     save_lock_.emplace(checkpoint.save_dir, "checkpoint.save_dir");
+}
+
+/// Once it is clear that the run goes on: a start that is refused leaves the one of the run.
+void Trainer::write_resolved_config() const {
+  const std::string path = config_.train.output_dir + "/config.resolved.yaml", temporary = path + ".tmp";
+  std::ofstream file(temporary);
+  file << resolved_yaml(config_);
+  file.close();
+  if (file && std::rename(temporary.c_str(), path.c_str()) == 0) return;
+  const int error = errno;
+  std::remove(temporary.c_str());
+  fail(ExitCode::config, "cannot write '{}': {}", path, std::strerror(error));
 }
 
 void Trainer::print_tables() {
@@ -169,12 +198,17 @@ void Trainer::print_tables() {
 
 RunState Trainer::run_state() const {
   return {.step = step_,
+          .tokens = tokens_until(step_),
           .update = engine_.state(),
           .seed = config_.train.seed,
           .seq_length = config_.train.seq_length,
           .global_batch_size = config_.train.global_batch_size,
           .train_windows = train_windows_,
           .gemm_choices = gemm_choices(engine_.context())};
+}
+
+std::int64_t Trainer::tokens_until(std::int64_t step) const {
+  return loaded_tokens_ + (step - loaded_step_) * tokens_per_step();
 }
 
 /// A run in another precision has no loss scale that fp16 could go on with.
@@ -195,22 +229,24 @@ void Trainer::load() {
     const RunState saved = run_state_from_json(found->manifest.state_json);
     if (!config_.checkpoint.allow_data_change) check_same_data(saved, run_state());
     changed = changed_settings(found->manifest.config_yaml, resolved_yaml(config_));
-    check_same_model(changed);
+    check_same_model(changed, config_.optimizer.name);
     load_pieces(*found, pieces_to_load(engine_), world);
     finish_load(engine_);
     engine_.restore_state(state_to_go_on_with(saved.update, found->manifest.config_yaml));
     if (!saved.gemm_choices.empty() && use_gemm_choices(engine_.context(), saved.gemm_choices) == 0)
       log_.warn(
           "the checkpoint's GEMM algorithms belong to another card or library: the run goes on with other rounding");
-    step_ = saved.step;
-    saved_step_ = saved.step;
+    step_ = saved_step_ = loaded_step_ = saved.step;
+    loaded_tokens_ = saved.tokens;
+    total_steps_ = total_steps(config_, train_windows_, step_, loaded_tokens_);
   } else {
     engine_.initialize();
   }
   synchronize(engine_.context());
   launch_.startup.end(found ? "checkpoint" : "weights");
   if (!lead()) return;
-  fmt::print("{}\n{}\n", schedule_table(config_, total_steps_, step_, engine_.mesh().dp().size()),
+  fmt::print("{}\n{}\n",
+             schedule_table(config_, total_steps_, step_, tokens_until(total_steps_), engine_.mesh().dp().size()),
              throughput_note(config_.model, config_.train.seq_length, launch_.peak_tflops));
   if (!changed.empty()) fmt::print("\n{}\n", changes_table(changed));
   std::fflush(stdout);
@@ -303,7 +339,7 @@ void Trainer::report(std::int64_t step, const UpdateState& state) {
   if (!lead() || !due) return;
   StepRecord record;
   record.step = step;
-  record.tokens = step * config_.train.global_batch_size * config_.train.seq_length;
+  record.tokens = tokens_until(step);
   record.target_tokens = static_cast<std::int64_t>(state.target_tokens);
   record.time = unix_seconds();
   record.loss = (state.loss_sum + state.z_loss_sum) / state.target_tokens;
@@ -324,16 +360,35 @@ void Trainer::report(std::int64_t step, const UpdateState& state) {
     record.eval_loss = last_eval_->loss;
     record.eval_tokens = last_eval_->target_tokens;
   }
-  metrics_->append(record);
-  if (tensorboard_) {
-    tensorboard_->append(record);
-    tensorboard_->flush();
+  if (const std::string notice = metric_files_->append(record); !notice.empty()) {
+    progress_->clear();
+    say(notice);
   }
   const std::optional<double> seconds_left = time_left_.seconds(total_steps_ - step);
   if (progress_->on())
     progress_->update(record, seconds_left);
   else
     log_.info(step_line(record, total_steps_, seconds_left));
+}
+
+/// Those that were planned and have happened on no rank: whoever plans one waits for it.
+void Trainer::report_faults() {
+  std::string mine;
+  for (const FaultPlan::Outcome& outcome : fault_.outcomes())
+    mine += fmt::format("{}{}\n", outcome.happened ? '+' : '-', outcome.text);
+  std::set<std::string> planned, happened;
+  for (const std::string& text : gather_strings(engine_.mesh().world(), mine))
+    for (const std::string& line : lines_of(text)) {
+      if (line.empty()) continue;
+      planned.insert(line.substr(1));
+      if (line[0] == '+') happened.insert(line.substr(1));
+    }
+  if (!lead()) return;
+  for (const std::string& text : planned)
+    if (!happened.contains(text))
+      log_.warn(fmt::format("TRAINER_FAULT: '{}' has not happened in {}", text,
+                            step_ > loaded_step_ ? fmt::format("steps {} to {}", loaded_step_ + 1, step_)
+                                                 : "this start, which ran no step"));
 }
 
 bool Trainer::stop_agreed() {
@@ -389,6 +444,7 @@ ExitCode Trainer::run() {
         progress_->clear();
         log_.info(fmt::format("stopped by a signal after step {}; start again to go on", step_));
       }
+      report_faults();
       return ExitCode::stopped;
     }
   }
@@ -398,6 +454,7 @@ ExitCode Trainer::run() {
     log_.info(fmt::format("done: {}", counted(step_, "step")));
     if (skips > 0) log_.warn(fmt::format("the last {} skipped: no weight was changed", counted(skips, "step")));
   }
+  report_faults();
   return ExitCode::ok;
 }
 

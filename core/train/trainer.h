@@ -9,10 +9,9 @@
 #include "core/train/engine.h"
 #include "core/train/folder_lock.h"
 #include "core/train/inspect.h"
-#include "core/train/reporting/metrics.h"
+#include "core/train/reporting/metric_files.h"
 #include "core/train/reporting/progress.h"
 #include "core/train/reporting/tables.h"
-#include "core/train/reporting/tensorboard.h"
 #include "core/train/reporting/throughput.h"
 
 namespace trainer {
@@ -44,16 +43,21 @@ class Trainer {
   bool lead() const { return engine_.mesh().world().rank() == 0; }
   void open_run_folder();
   void open_save_folder();
+  void write_resolved_config() const;
   void print_tables();
   void load();
   UpdateState state_to_go_on_with(const UpdateState& saved, const std::string& saved_yaml) const;
   void save();
   RunState run_state() const;
+  std::int64_t tokens_per_step() const { return config_.train.global_batch_size * config_.train.seq_length; }
+  /// Processed by the first `step` steps, in this process and before.
+  std::int64_t tokens_until(std::int64_t step) const;
   /// Reports finished steps up to `through`, in order.
   void settle(std::int64_t through);
   void report_skip(std::int64_t step, const UpdateState& state);
   void report(std::int64_t step, const UpdateState& state);
   void report_start();
+  void report_faults();
   void warm_up();
   void evaluate();
   bool stop_agreed();
@@ -70,14 +74,14 @@ class Trainer {
   mutable Engine engine_;
   std::optional<FolderLock> lock_, save_lock_;  // rank 0: of the run folder, and of where it saves
 
-  std::int64_t step_ = 0;     // steps queued; on the CPU, and after settle(step_), done
-  std::int64_t settled_ = 0;  // steps that were reported
+  std::int64_t step_ = 0;                             // steps queued; on the CPU, and after settle(step_), done
+  std::int64_t settled_ = 0;                          // steps that were reported
+  std::int64_t loaded_step_ = 0, loaded_tokens_ = 0;  // where the checkpoint was; batches were others, perhaps
   bool start_reported_ = false;
   std::int64_t saved_step_ = -1;  // step of the newest checkpoint of this process
   std::optional<EvalResult> last_eval_;
   std::unique_ptr<Loader> loader_;
-  std::unique_ptr<MetricsWriter> metrics_;
-  std::unique_ptr<TensorBoardWriter> tensorboard_;
+  std::unique_ptr<MetricFiles> metric_files_;
   std::unique_ptr<Progress> progress_;
   std::unique_ptr<ThroughputMeter> meter_;
   TimeLeft time_left_;

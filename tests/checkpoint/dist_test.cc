@@ -148,7 +148,7 @@ TEST(Ranks, AnErrorOnOneRankFailsTheSaveOnAll) {
                   culprit + "no more");
   for (const char* site : {"save.begin", "save.write", "save.publish"}) {
     FaultPlan fault = FaultPlan::parse(fmt::format("rank={},site={},action=throw", last, site));
-    fault.set_rank(test_world().rank());
+    fault.set_rank(test_world().rank(), test_world().size());
     expect_contains(message_of_save(folder.path(), ExitCode::other, unchanged, fault), culprit);
   }
   expect_loads(folder.path(), 1, 7, test_world());

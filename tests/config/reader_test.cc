@@ -95,7 +95,7 @@ TEST(ConfigReader, AllFaultsAtOnce) {
 
   const std::string whole = config_fault([&] { read_config({.files = {path}, .world_size = 2}); });
   for (const char* line : {
-           ":3:15: model.num_layers: is not an integer (value 'two'); right would be an integer at least 1",
+           ":3:15: model.num_layers: is not an integer (value 'two'); right would be an integer from 1 to 100000",
            ":7:3: model.vocab_size: is given twice; first at line 6, column 3",
            ":10:3: train.lr: unknown key; lr belongs to optimizer: did you mean optimizer.lr",
            ":8:1: train.global_batch_size: is missing; right would be an integer at least 1",

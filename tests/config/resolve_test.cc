@@ -74,6 +74,9 @@ TEST(ConfigResolve, StepsOfTheRun) {
   EXPECT_EQ(total_steps(config, 0), 10);
   config.train.train_tokens = 512 * 10 + 1;
   EXPECT_EQ(total_steps(config, 0), 11);
+  EXPECT_EQ(total_steps(config, 0, 4, 4 * 512), 11) << "goes on with the same batch";
+  EXPECT_EQ(total_steps(config, 0, 4, 8 * 512), 4 + 3) << "with batches of half the size";
+  EXPECT_EQ(total_steps(config, 0, 12, 12 * 512), 12) << "it is long enough";
   config.train.train_tokens = 0;
   config.train.train_epochs = 2;
   EXPECT_EQ(total_steps(config, 40), 10);

@@ -285,7 +285,7 @@ TEST_F(GpuRanks, AllSkipWhenOneOverflows) {
     SCOPED_TRACE(layout.text());
     const Config config = family_config("llama3", with(layout.sets(), {"precision.dtype=fp16"}), test_world().size());
     FaultPlan fault = FaultPlan::parse("rank=1,site=gradients,action=inf");
-    fault.set_rank(test_world().rank());
+    fault.set_rank(test_world().rank(), test_world().size());
     Engine engine(config, ctx_, world(), fault);
     load_golden_weights(engine);
     const std::uint64_t before = state_hash(engine);

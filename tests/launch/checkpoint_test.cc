@@ -99,6 +99,12 @@ TEST(Checkpoints, ShowFindsWhereARunSavesAndSaysWhatIsNone) {
   folder.expect_exit(0, {.sets = {"train.train_steps=2", "checkpoint.save_dir=elsewhere"}});
   fs::create_directory(folder / "run/checkpoints");  // of an earlier run
   EXPECT_TRUE(mentions(folder.command("checkpoint show run").out, {"Checkpoint elsewhere/step_00000002\n"}));
+  folder.expect_exit(0, {.sets = {"train.train_steps=2"}, .folder = "torn"});
+  write_file(folder / "torn/config.resolved.yaml", "checkpoint: {save_");
+  const Result torn = folder.command("checkpoint show torn");
+  EXPECT_EQ(torn.exit_code, 0);
+  EXPECT_TRUE(mentions(torn.err, {"torn/config.resolved.yaml cannot be read"}));
+  EXPECT_TRUE(mentions(torn.out, {"Checkpoint torn/checkpoints/step_00000002\n"}));
   const Result none = folder.command("checkpoint show run/logs");
   EXPECT_EQ(none.exit_code, 4);
   EXPECT_TRUE(mentions(none.err, {"run/logs: is no checkpoint", "manifest.json"}));

@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <thread>
 
 #include "tests/launch/run_folder.h"
 
@@ -61,14 +62,26 @@ TEST(CommandLine, WhatIsNotUnderstoodIsRefused) {
 
 TEST(CommandLine, TheLauncherSaysWhatIsWrong) {
   const RunFolder folder;
+  const unsigned cores = std::thread::hardware_concurrency();
+  const std::string fewer = fmt::format("right would be at most {} on this machine", cores);
   for (const auto& [arguments, part] : {std::pair{"", "nothing to start"},
                                         {"-np 2 no-such-program --config config.yaml", "no-such-program"},
-                                        {"-np two true", "-np two"}}) {
+                                        {"-np two true", "-np two"},
+                                        {"-np 99999 true", fewer.c_str()},
+                                        {"-np 99999999999999999999 true", "right would be a number of ranks"}}) {
     const Result result =
         Job(folder.path(), fmt::format("{}/launch/mpirun.sh {}", TRAINER_SOURCE_DIR, arguments), {}).wait();
     EXPECT_EQ(result.exit_code, 2) << arguments;
     EXPECT_TRUE(mentions(result.err, {part}));
   }
+  const auto launch = [&](const std::string& arguments) {
+    return Job(folder.path(), fmt::format("{}/launch/mpirun.sh {} true", TRAINER_SOURCE_DIR, arguments), {}).wait();
+  };
+  EXPECT_EQ(launch(fmt::format("-np {}", cores + 1)).exit_code, 0) << "a small test may have more ranks than cores";
+  EXPECT_EQ(launch("-np 3 --host localhost:3").exit_code, 0);
+  const Result slots = launch(fmt::format("-np {} --host localhost:2", 4 * cores + 16));
+  EXPECT_EQ(slots.exit_code, 1);
+  EXPECT_TRUE(mentions(slots.err, {fmt::format("have the hosts slots for {} ranks", 4 * cores + 16)}));
 }
 
 TEST(CommandLine, DataPrepareSaysWhatItTookAndWhatNot) {

@@ -90,5 +90,42 @@ TEST(Failure, LosesNoLogLine) {
   EXPECT_EQ(folder.hashes(1).size(), 4u);
 }
 
+/// Whoever plans a fault waits for it.
+TEST(Failure, ThatNeverComesIsTold) {
+  const RunFolder folder;
+  const Result refused = folder.expect_exit(2, {.ranks = 2, .fault = "rank=2,site=step,action=kill"});
+  EXPECT_TRUE(
+      mentions(refused.err, {"'rank=2,site=step,action=kill': this job has 2 ranks; right would be a rank from 0"}));
+  EXPECT_EQ(count_of("\n" + refused.err, "\ntrainer: "), 1) << refused.err;
+  const Result told =
+      folder.expect_exit(0, {.ranks = 2,
+                             .fault = "rank=1,step=3,site=step,action=sleep:0;rank=1,step=21,site=step,action=kill;"
+                                      "site=evaluate,action=throw"});
+  EXPECT_TRUE(
+      mentions(told.out, {"TRAINER_FAULT: 'rank=1,step=21,site=step,action=kill' has not happened in steps 1 to 20",
+                          "'site=evaluate,action=throw' has not"}));
+  EXPECT_EQ(count_of(told.out, "has not happened"), 2) << told.out;
+}
+
+/// A limit on the size of files stands for a full disk.
+TEST(Failure, OfMetricsCostsNoWork) {
+  const RunFolder folder;
+  Job job(folder.path(),
+          fmt::format("(trap '' XFSZ; ulimit -S -f 8; exec {} --config config.yaml --set train.train_steps=100 --set "
+                      "checkpoint.save_at_end=false) | cat; exit ${{PIPESTATUS[0]}}",
+                      TRAINER_BINARY),
+          {});
+  const Result result = job.wait();
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_TRUE(mentions(result.out, {"done: 100 steps"}));
+  EXPECT_EQ(count_of(result.err, "cannot write metrics to "), 1) << result.err;
+  EXPECT_EQ(count_of(result.err, "metrics are lost"), 1) << result.err;
+  EXPECT_EQ(count_of(result.err, "cannot write to the log file"), 1) << result.err;
+  EXPECT_EQ(lines_of(result.err).size(), 3u) << result.err;
+  const std::vector<double> steps = folder.metric("step");
+  EXPECT_GT(steps.size(), 10u);
+  EXPECT_LT(steps.size(), 100u);
+}
+
 }  // namespace
 }  // namespace trainer::launch_test

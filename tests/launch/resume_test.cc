@@ -152,6 +152,7 @@ TEST(Resume, OfAFinishedRunChangesNothing) {
 TEST(Resume, WithOtherDataIsRefusedUnlessAllowed) {
   const RunFolder folder;
   folder.expect_exit(0, {.sets = {"train.train_steps=4"}});
+  const std::string resolved = read_file(folder / "run/config.resolved.yaml");
   for (const auto& [set, then, now] : {std::tuple{"train.seed=5", "1234", "5"},
                                        {"train.global_batch_size=2", "4", "2"},
                                        {"train.seq_length=8", "16", "8"}}) {
@@ -160,9 +161,26 @@ TEST(Resume, WithOtherDataIsRefusedUnlessAllowed) {
     EXPECT_TRUE(
         mentions(refused.err, {std::string(set, std::strchr(set, '=')), then, now, "checkpoint.allow_data_change"}));
     EXPECT_EQ(folder.metrics().size(), 4u) << "a refused start changes no file of the run";
+    EXPECT_EQ(read_file(folder / "run/config.resolved.yaml"), resolved);
   }
   folder.expect_exit(0, {.sets = {"train.train_steps=6", "train.seed=5", "checkpoint.allow_data_change=true"}});
   EXPECT_EQ(folder.metric("step"), (std::vector<double>{1, 2, 3, 4, 5, 6}));
+}
+
+TEST(Resume, WithAnotherBatchCountsTheTokensThatWereProcessed) {
+  const RunFolder folder;
+  const std::vector<std::string> sets = {"train.train_steps=0", "train.train_tokens=640", "lr_scheduler.name=constant",
+                                         "checkpoint.save_interval=6"};
+  EXPECT_NE(folder.run({.sets = sets, .fault = kill_at(7)}).exit_code, 0);
+  std::vector<std::string> larger = sets;
+  larger.insert(larger.end(), {"train.global_batch_size=8", "checkpoint.allow_data_change=true"});
+  EXPECT_NE(folder.run({.ranks = 2, .sets = larger, .fault = kill_at(8), .launcher = Launcher::mpirun}).exit_code, 0);
+  const Result resumed = folder.expect_exit(0, {.sets = larger});
+  // 6 steps of 64 tokens, then steps of 128 until there are 640.
+  EXPECT_TRUE(mentions(resumed.out, {"steps          7 to 8\n", "128 a step, 640 in all"}));
+  EXPECT_EQ(folder.metric("tokens"), (std::vector<double>{64, 128, 192, 256, 320, 384, 512, 640}));
+  EXPECT_TRUE(mentions(folder.command("checkpoint show run").out, {"640 (128 a step: 8 x 16)\n"}));
+  EXPECT_TRUE(mentions(folder.expect_exit(0, {.sets = larger}).out, {"done: 8 steps"})) << "long enough";
 }
 
 TEST(Resume, OfAnotherModelIsRefused) {
@@ -173,6 +191,19 @@ TEST(Resume, OfAnotherModelIsRefused) {
   EXPECT_EQ(folder.metrics().size(), 2u);
   const Result told = folder.expect_exit(0, {.sets = {"train.train_steps=3", "model.rope_theta=20000"}});
   EXPECT_TRUE(mentions(told.out, {"Changed since the checkpoint\n", "model.rope_theta   10000  20000\n"}));
+}
+
+TEST(Resume, DoesNotStartMomentumFromNone) {
+  const RunFolder folder;
+  const auto sgd = [](int steps, const char* momentum) {
+    return std::vector<std::string>{"optimizer.name=sgd", fmt::format("train.train_steps={}", steps),
+                                    fmt::format("optimizer.momentum={}", momentum)};
+  };
+  folder.expect_exit(0, {.sets = sgd(2, "0")});
+  EXPECT_TRUE(
+      mentions(folder.expect_exit(2, {.sets = sgd(4, "0.9")}).err, {"optimizer.momentum: 0 in the checkpoint"}));
+  folder.expect_exit(0, {.sets = sgd(2, "0.9"), .folder = "with"});
+  folder.expect_exit(0, {.sets = sgd(4, "0"), .folder = "with"});
 }
 
 TEST(Resume, SaysWhichSettingsHaveChanged) {

@@ -18,7 +18,7 @@ std::atomic<bool>& stop_flag() {
 ExitCode run_rounds(Bootstrap& bootstrap, char** argv) {
   std::signal(SIGTERM, [](int) { stop_flag() = true; });
   FaultPlan fault = FaultPlan::from_environment();
-  fault.set_rank(bootstrap.rank());
+  fault.set_rank(bootstrap.rank(), bootstrap.size());
   fault.set_step(-1);
   const std::unique_ptr<Communicator> world =
       bootstrap.world({.timeout_seconds = std::atof(argv[2]), .fault = &fault, .stop = &stop_flag()});

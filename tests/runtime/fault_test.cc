@@ -62,14 +62,52 @@ TEST(FaultPlan, RefusesWhatWouldNeverHappen) {
 
 TEST(FaultPlan, HappensAtItsRankStepAndSiteOnly) {
   FaultPlan plan = FaultPlan::parse("rank=1,step=3,site=forward,action=throw");
-  plan.set_rank(1);
+  plan.set_rank(1, 2);
   plan.set_step(2);
   EXPECT_NO_THROW(plan.at("forward"));
   plan.set_step(3);
   EXPECT_NO_THROW(plan.at("optimizer"));
   EXPECT_THROW(plan.at("forward"), Error);
-  plan.set_rank(0);
+  plan.set_rank(0, 2);
   EXPECT_NO_THROW(plan.at("forward"));
+}
+
+TEST(FaultPlan, RefusesARankThatTheJobDoesNotHave) {
+  FaultPlan plan = FaultPlan::parse("rank=1,site=step,action=kill;rank=7,step=3,site=forward,action=throw");
+  EXPECT_NO_THROW(plan.set_rank(0, 8));
+  try {
+    plan.set_rank(0, 7);
+    FAIL() << "not refused";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::config);
+    EXPECT_NE(
+        std::string(error.what())
+            .find("'rank=7,step=3,site=forward,action=throw': this job has 7 ranks; right would be a rank from 0"),
+        std::string::npos)
+        << error.what();
+  }
+}
+
+TEST(FaultPlan, RemembersWhatHasHappened) {
+  FaultPlan plan = FaultPlan::parse(
+      "step=2,site=step,action=sleep:0;step=2,site=gradients,action=nan;rank=1,site=collective,action=count;"
+      "step=9,site=step,action=kill");
+  plan.set_rank(1, 2);
+  const auto happened = [&] {
+    std::string text;
+    for (const FaultPlan::Outcome& outcome : plan.outcomes()) text += outcome.happened ? '1' : '0';
+    return text;
+  };
+  EXPECT_EQ(happened(), "0000");
+  plan.set_step(2);
+  plan.at("step");
+  plan.at("gradients");
+  plan.at("collective");
+  EXPECT_EQ(happened(), "1000") << "a poisoned tensor and a wrong count are asked for, not carried out";
+  EXPECT_TRUE(plan.poison("gradients"));
+  EXPECT_TRUE(plan.wrong_count());
+  EXPECT_EQ(happened(), "1110");
+  EXPECT_EQ(plan.outcomes().back().text, "step=9,site=step,action=kill");
 }
 
 }  // namespace

@@ -37,6 +37,37 @@ TEST(Cards, GoByNameOrBySize) {
   for (const char* wrong : {"", "h300", "-3", "24GB", "nan", "gib"}) EXPECT_THROW(find_card(wrong), Error) << wrong;
 }
 
+TEST(Cards, GoByTheNameThatNvidiaSmiPrints) {
+  for (const auto& [printed, name] : {std::pair{"NVIDIA B200", "b200"},
+                                      {"NVIDIA H200", "h200"},
+                                      {"NVIDIA H200 NVL", "h200nvl"},
+                                      {"NVIDIA H100 80GB HBM3", "h100-80"},
+                                      {"NVIDIA H100 PCIe", "h100-80"},
+                                      {"NVIDIA H100 NVL", "h100nvl"},
+                                      {"NVIDIA A100-SXM4-80GB", "a100-80"},
+                                      {"NVIDIA A100-SXM4-40GB", "a100-40"},
+                                      {"NVIDIA A100-PCIE-40GB", "a100-40"},
+                                      {"NVIDIA A100 80GB PCIe", "a100-80"},
+                                      {"NVIDIA L40S", "l40s"},
+                                      {"NVIDIA L40", "l40"},
+                                      {"NVIDIA L4", "l4"},
+                                      {"NVIDIA A40", "a40"},
+                                      {"NVIDIA A30", "a30"},
+                                      {"NVIDIA A10", "a10"},
+                                      {"NVIDIA RTX A6000", "rtxa6000"},
+                                      {"NVIDIA RTX 6000 Ada Generation", "rtx6000ada"},
+                                      {"NVIDIA GeForce RTX 4090", "rtx4090"},
+                                      {"NVIDIA GeForce RTX 3090", "rtx3090"},
+                                      {"Tesla T4", "t4"},
+                                      {"Tesla V100-SXM2-32GB", "v100-32"},
+                                      {"Tesla V100-PCIE-16GB", "v100-16"}})
+    EXPECT_EQ(find_card(printed).name, name) << printed;
+  // Other cards, or a part of one.
+  for (const char* other : {"NVIDIA", "NVIDIA GeForce RTX 4090 D", "NVIDIA A100-SXM4-80GB MIG 1g.10gb", "NVIDIA A10G",
+                            "NVIDIA H100 64GB HBM3"})
+    EXPECT_THROW(find_card(other), Error) << other;
+}
+
 TEST(Cards, AreListedWhenTheNameIsWrong) {
   const std::string unknown = fault_of([] { find_card("h300"); });
   for (const char* name : {"h300", "b200", "h100-80", "v100-16"})

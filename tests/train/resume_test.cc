@@ -69,6 +69,16 @@ void train(Engine& engine, std::int64_t first, std::int64_t last) {
   for (std::int64_t step = first; step < last; ++step) engine.step(source.source(), step, 1e-3);
 }
 
+TEST(RunState, OfAnOlderCheckpointCountsTokensByItsBatch) {
+  const RunState state{.step = 7, .tokens = 5000, .seq_length = 16, .global_batch_size = 4};
+  std::string text = to_json(state);
+  EXPECT_EQ(run_state_from_json(text).tokens, 5000);
+  const std::string key = R"("tokens":5000,)";
+  const std::size_t at = text.find(key) != std::string::npos ? text.find(key) : text.find(R"(,"tokens":5000)");
+  ASSERT_NE(at, std::string::npos) << text;
+  EXPECT_EQ(run_state_from_json(text.erase(at, key.size())).tokens, 7 * 4 * 16);
+}
+
 void resume_is_unbroken(int dp, int tp, int zero, const std::string& precision,
                         const std::vector<std::string>& more = {}) {
   SCOPED_TRACE(fmt::format("dp {} tp {} zero {} {}", dp, tp, zero, precision));

@@ -37,7 +37,8 @@ TEST(SameModel, AnotherModelIsRefusedWithBothValues) {
       check_same_model(changed_settings(saved, with([&](Config& c) {
                                           c.model.num_layers = 4;
                                           change(c);
-                                        })));
+                                        })),
+                       OptimizerName::adamw);
       return std::string();
     } catch (const Error& e) {
       EXPECT_EQ(e.code(), ExitCode::config);
@@ -57,6 +58,49 @@ TEST(SameModel, AnotherModelIsRefusedWithBothValues) {
   EXPECT_EQ(refusal([](Config& c) { c.model.rope_scaling.factor = 2; }), "");
 }
 
+TEST(SameModel, MomentumCannotStartFromNone) {
+  const auto sgd = [](double momentum) {
+    return with([=](Config& c) {
+      c.optimizer.name = OptimizerName::sgd;
+      c.optimizer.momentum = momentum;
+    });
+  };
+  try {
+    check_same_model(changed_settings(sgd(0), sgd(0.9)), OptimizerName::sgd);
+    FAIL() << "not refused";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ExitCode::config);
+    EXPECT_NE(std::string(e.what()).find("optimizer.momentum: 0 in the checkpoint, 0.9 now (SGD without momentum"),
+              std::string::npos)
+        << e.what();
+  }
+  EXPECT_NO_THROW(check_same_model(changed_settings(sgd(0.9), sgd(0)), OptimizerName::sgd));
+  EXPECT_NO_THROW(check_same_model(changed_settings(sgd(0.5), sgd(0.9)), OptimizerName::sgd));
+  EXPECT_NO_THROW(check_same_model(changed_settings(sgd(0), sgd(0.9)), OptimizerName::adamw)) << "has no use for it";
+}
+
+TEST(SameModel, TypesOfWhatIsSavedStay) {
+  const auto refused = [](const auto& then, const auto& now) {
+    try {
+      check_same_model(changed_settings(with(then), with(now)), OptimizerName::adamw);
+      return std::string();
+    } catch (const Error& e) {
+      return std::string(e.what());
+    }
+  };
+  const auto moments = [](MomentsDtype dtype) { return [=](Config& c) { c.optimizer.moments_dtype = dtype; }; };
+  const auto precision = [](Precision dtype) { return [=](Config& c) { c.precision.dtype = dtype; }; };
+  EXPECT_NE(refused(moments(MomentsDtype::automatic), moments(MomentsDtype::bf16))
+                .find("optimizer.moments_dtype: auto in the checkpoint, bf16 now (moments are saved in their type)"),
+            std::string::npos);
+  EXPECT_NE(refused(moments(MomentsDtype::bf16), moments(MomentsDtype::float32)), "");
+  EXPECT_EQ(refused(moments(MomentsDtype::automatic), moments(MomentsDtype::float32)), "");
+  EXPECT_NE(refused(precision(Precision::float64), precision(Precision::float32))
+                .find("precision.dtype: float64 in the checkpoint, float32 now"),
+            std::string::npos);
+  EXPECT_EQ(refused(precision(Precision::fp16), precision(Precision::bf16)), "");
+}
+
 TEST(SameModel, WhatARunMayChangeIsTold) {
   const std::string saved = with([](Config&) {});
   const auto changed = changed_settings(saved, with([](Config& c) {
@@ -67,7 +111,7 @@ TEST(SameModel, WhatARunMayChangeIsTold) {
                                           c.precision.loss_scale.growth_interval = 100;
                                           c.data.train = {"other.h5"};
                                         }));
-  EXPECT_NO_THROW(check_same_model(changed));
+  EXPECT_NO_THROW(check_same_model(changed, OptimizerName::adamw));
   std::string told;
   for (const auto& [key, then, now] : changed) told += fmt::format("{}: {} -> {}\n", key, then, now);
   EXPECT_EQ(told,

@@ -52,7 +52,7 @@ void overflow_on_one_rank(const std::vector<std::string>& layout, const std::str
   const Config config = family_config("qwen3", sets, test_world().size());
   SCOPED_TRACE(precision + " " + layout[0] + " " + layout[1] + " " + layout[2] + " " + layout[3]);
   FaultPlan fault = FaultPlan::parse(fmt::format("rank={},step=2,site=gradients,action=inf", test_world().size() - 1));
-  fault.set_rank(test_world().rank());
+  fault.set_rank(test_world().rank(), test_world().size());
   Engine engine(config, {}, new_test_world(), fault);
   load_golden_weights(engine);
   SampleSource source(engine);
@@ -120,7 +120,7 @@ TEST(Scaler, FloorEndsTheRun) {
               {"precision.dtype=fp16", "precision.loss_scale.init_scale=8", "precision.loss_scale.min_scale=1"});
   const Config config = family_config("llama3", sets, test_world().size());
   FaultPlan fault = FaultPlan::parse("rank=0,site=gradients,action=nan,tensor=model.layers.0.mlp.up_proj.weight");
-  fault.set_rank(test_world().rank());
+  fault.set_rank(test_world().rank(), test_world().size());
   Engine engine(config, {}, new_test_world(), fault);
   load_golden_weights(engine);
   SampleSource source(engine);

@@ -5,7 +5,6 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <utility>
 
 #include "core/runtime/check.h"
 
@@ -30,8 +29,24 @@ void truncate_records(const std::string& path, std::int64_t completed_steps) {
   for (std::string line; std::getline(in, line);)
     if (is_kept(line, completed_steps)) out << line << '\n';
   out.close();
-  if (in.bad() || !out) fail(ExitCode::other, "cannot rewrite '{}' through '{}'", path, temporary);
+  if (in.bad() || !out) {
+    const int error = errno;
+    std::filesystem::remove(temporary);
+    fail(ExitCode::other, "cannot rewrite '{}' through '{}': {}", path, temporary, std::strerror(error));
+  }
   std::filesystem::rename(temporary, path);
+}
+
+/// The path of a file that ends with the last step that is not run again.
+std::string prepared(const std::string& path, std::int64_t completed_steps) {
+  try {
+    const auto folder = std::filesystem::path(path).parent_path();
+    if (!folder.empty()) std::filesystem::create_directories(folder);
+    truncate_records(path, completed_steps);
+  } catch (const std::filesystem::filesystem_error& e) {
+    fail(ExitCode::other, "cannot prepare '{}': {}", path, e.what());
+  }
+  return path;
 }
 
 }  // namespace
@@ -42,23 +57,7 @@ std::string to_json(const StepRecord& record) {
   return json.dump();  // the library writes NaN and infinities as null
 }
 
-MetricsWriter::MetricsWriter(std::string path, std::int64_t completed_steps) : path_(std::move(path)) {
-  try {
-    const auto folder = std::filesystem::path(path_).parent_path();
-    if (!folder.empty()) std::filesystem::create_directories(folder);
-    truncate_records(path_, completed_steps);
-  } catch (const std::filesystem::filesystem_error& e) {
-    fail(ExitCode::other, "cannot prepare '{}': {}", path_, e.what());
-  }
-  file_.reset(std::fopen(path_.c_str(), "ab"));
-  if (!file_) fail(ExitCode::other, "cannot open '{}': {}", path_, std::strerror(errno));
-}
-
-void MetricsWriter::append(const StepRecord& record) {
-  const std::string line = to_json(record) + "\n";
-  const bool written = std::fwrite(line.data(), 1, line.size(), file_.get()) == line.size();
-  if (std::fflush(file_.get()) != 0 || !written)
-    fail(ExitCode::other, "cannot write step {} to '{}': {}", record.step, path_, std::strerror(errno));
-}
+MetricsWriter::MetricsWriter(const std::string& path, std::int64_t completed_steps)
+    : file_(prepared(path, completed_steps)) {}
 
 }  // namespace trainer

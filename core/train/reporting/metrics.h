@@ -1,10 +1,10 @@
 // What is known about a step, and the two files that keep it: metrics.jsonl (here) and TensorBoard's (tensorboard.h).
 #pragma once
 #include <cstdint>
-#include <cstdio>
-#include <memory>
 #include <optional>
 #include <string>
+
+#include "core/train/reporting/append_file.h"
 
 namespace trainer {
 
@@ -12,7 +12,7 @@ namespace trainer {
 /// left out of the files when they are empty.
 struct StepRecord {
   std::int64_t step = 0;           // steps completed, this one included: 1 is the first
-  std::int64_t tokens = 0;         // tokens processed since step 0: steps x global_batch_size x seq_length
+  std::int64_t tokens = 0;         // processed since step 0, with the batches of then
   std::int64_t target_tokens = 0;  // unmasked targets of this step: what the loss was averaged over
   double time = 0;                 // Unix time, seconds
   double loss = 0;                 // mean over target tokens, nats
@@ -65,17 +65,14 @@ class MetricsWriter {
   /// Opens `path` for appending. A run that resumes after `completed_steps` steps repeats what an earlier attempt wrote
   /// beyond them, so lines of later steps, and torn or damaged lines, are removed first; 0 starts an empty file.
   /// Throws Error(other) when the file cannot be read or written.
-  MetricsWriter(std::string path, std::int64_t completed_steps);
+  MetricsWriter(const std::string& path, std::int64_t completed_steps);
 
-  /// One line, handed to the operating system at once. Throws Error(other) when it cannot be written.
-  void append(const StepRecord& record);
+  /// One line, handed to the operating system at once, or kept until the file takes it.
+  void append(const StepRecord& record) { file_.append(to_json(record) + "\n"); }
+  AppendFile& file() { return file_; }
 
  private:
-  struct Close {
-    void operator()(std::FILE* file) const { std::fclose(file); }
-  };
-  std::string path_;
-  std::unique_ptr<std::FILE, Close> file_;
+  AppendFile file_;
 };
 
 }  // namespace trainer

@@ -119,7 +119,7 @@ std::string model_table(const ModelConfig& m, std::int64_t num_params) {
 }
 
 std::string schedule_table(const Config& config, std::int64_t total_steps, std::int64_t completed_steps,
-                           int data_parallel_size) {
+                           std::int64_t total_tokens, int data_parallel_size) {
   const TrainConfig& train = config.train;
   const std::int64_t tokens = train.global_batch_size * train.seq_length;
   const std::int64_t accumulated = train.global_batch_size / (train.micro_batch_size * data_parallel_size);
@@ -127,7 +127,7 @@ std::string schedule_table(const Config& config, std::int64_t total_steps, std::
   table.row({"steps", completed_steps > 0 ? fmt::format("{} to {}", completed_steps + 1, total_steps)
                                           : fmt::format("{}", total_steps)});
   table.row({"tokens", fmt::format("{} a step, {} in all", format_count(static_cast<double>(tokens)),
-                                   format_count(static_cast<double>(tokens * total_steps)))});
+                                   format_count(static_cast<double>(total_tokens)))});
   table.row({"batch", fmt::format("{} x {} tokens = {} x {} x {}", train.global_batch_size, train.seq_length,
                                   counted(data_parallel_size, "rank"), counted(accumulated, "micro-batch"),
                                   train.micro_batch_size)});

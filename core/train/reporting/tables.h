@@ -55,9 +55,9 @@ std::string ranks_table(const std::vector<RankRow>& rows);
 /// Shape of the model; `num_params` is the logical number (ParamLayout::global_numel).
 std::string model_table(const ModelConfig& model, std::int64_t num_params);
 
-/// Batch, steps and tokens of the run, learning rate schedule.
+/// Batch, steps and tokens of the run (`total_tokens`: what it will have processed), learning rate schedule.
 std::string schedule_table(const Config& config, std::int64_t total_steps, std::int64_t completed_steps,
-                           int data_parallel_size);
+                           std::int64_t total_tokens, int data_parallel_size);
 
 /// How throughput will be counted: FLOPs a token and the peak that MFU refers to.
 std::string throughput_note(const ModelConfig& model, std::int64_t seq_length, std::optional<double> peak_tflops);

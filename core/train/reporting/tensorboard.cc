@@ -4,9 +4,7 @@
 
 #include <array>
 #include <bit>
-#include <cerrno>
 #include <climits>
-#include <cstring>
 #include <ctime>
 #include <filesystem>
 
@@ -71,6 +69,13 @@ std::string file_name() {
                      getpid());
 }
 
+/// The path of an event file in `directory`, which is there then. What goes wrong is seen when the file is opened.
+std::string new_file(const std::string& directory) {
+  std::error_code error;
+  std::filesystem::create_directories(directory, error);
+  return (std::filesystem::path(directory) / file_name()).string();
+}
+
 double now() {
   timespec time{};
   clock_gettime(CLOCK_REALTIME, &time);
@@ -79,12 +84,8 @@ double now() {
 
 }  // namespace
 
-TensorBoardWriter::TensorBoardWriter(const std::string& directory, std::int64_t completed_steps) {
-  std::error_code error;
-  std::filesystem::create_directories(directory, error);
-  path_ = (std::filesystem::path(directory) / file_name()).string();
-  file_.reset(std::fopen(path_.c_str(), "wb"));
-  if (!file_) fail(ExitCode::other, "cannot make '{}': {}", path_, std::strerror(errno));
+TensorBoardWriter::TensorBoardWriter(const std::string& directory, std::int64_t completed_steps)
+    : file_(new_file(directory)) {
   const double start = now();
   write_record(Message().double_field(kEventWallTime, start).bytes_field(kEventFileVersion, "brain.Event:2").bytes());
   if (completed_steps > 0) {
@@ -115,18 +116,13 @@ void TensorBoardWriter::append(const StepRecord& record) {
   });
 }
 
-void TensorBoardWriter::flush() {
-  if (std::fflush(file_.get()) != 0 || std::ferror(file_.get()) != 0)
-    fail(ExitCode::other, "cannot write '{}': {}", path_, std::strerror(errno));
-}
-
 // TFRecord: u64 length, u32 masked crc of those 8 bytes, the bytes, u32 masked crc of the bytes.
 void TensorBoardWriter::write_record(std::string_view event) {
   const std::string length = little_endian(static_cast<std::uint64_t>(event.size()));
-  std::string frame = length + little_endian(masked_crc32c(length));
-  frame += event;
-  frame += little_endian(masked_crc32c(event));
-  std::fwrite(frame.data(), 1, frame.size(), file_.get());  // a failure stays in ferror until flush() reports it
+  buffer_ += length;
+  buffer_ += little_endian(masked_crc32c(length));
+  buffer_ += event;
+  buffer_ += little_endian(masked_crc32c(event));
 }
 
 }  // namespace trainer

@@ -2,11 +2,11 @@
 // fields.
 #pragma once
 #include <cstdint>
-#include <cstdio>
-#include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 
+#include "core/train/reporting/append_file.h"
 #include "core/train/reporting/metrics.h"
 
 namespace trainer {
@@ -22,19 +22,16 @@ class TensorBoardWriter {
   void scalar(std::string_view tag, std::int64_t step, double wall_time, double value);
   /// Every metric of the record that has a tag.
   void append(const StepRecord& record);
-  /// Hands everything written so far to the operating system. Throws Error(other) when it cannot be written.
-  void flush();
+  /// Hands everything written so far to the operating system, or keeps it until the file takes it.
+  void flush() { file_.append(std::exchange(buffer_, {})); }
 
-  const std::string& path() const { return path_; }
+  AppendFile& file() { return file_; }
 
  private:
   void write_record(std::string_view event);
 
-  struct Close {
-    void operator()(std::FILE* file) const { std::fclose(file); }
-  };
-  std::string path_;
-  std::unique_ptr<std::FILE, Close> file_;
+  AppendFile file_;
+  std::string buffer_;  // since flush()
 };
 
 }  // namespace trainer

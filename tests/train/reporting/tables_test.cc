@@ -44,7 +44,7 @@ TEST(Tables, CountsOfOneAreSingular) {
   config.train.seq_length = 16;
   config.train.global_batch_size = 1;
   config.lr_scheduler.warmup_steps = 1;
-  const std::string text = schedule_table(config, 1, 0, 1);
+  const std::string text = schedule_table(config, 1, 0, 16, 1);
   EXPECT_NE(text.find("1 x 16 tokens = 1 rank x 1 micro-batch x 1"), std::string::npos) << text;
   EXPECT_NE(text.find("1 step of warm-up"), std::string::npos) << text;
 }
@@ -84,9 +84,9 @@ TEST(Tables, ScheduleShowsTheBatchTakenApart) {
   config.train.micro_batch_size = 4;
   config.train.global_batch_size = 32;
   config.lr_scheduler.warmup_steps = 10;
-  const std::string text = schedule_table(config, 400, 100, 2);
+  const std::string text = schedule_table(config, 400, 100, 3'000'000, 2);
   EXPECT_NE(text.find("101 to 400"), std::string::npos) << text;
-  EXPECT_NE(text.find("8.19k a step, 3.28M in all"), std::string::npos) << text;
+  EXPECT_NE(text.find("8.19k a step, 3.00M in all"), std::string::npos) << text;
   EXPECT_NE(text.find("32 x 256 tokens = 2 ranks x 4 micro-batches x 4"), std::string::npos) << text;
   EXPECT_NE(text.find("0.0003, cosine, 10 steps of warm-up, down to 3e-05"), std::string::npos) << text;
 }

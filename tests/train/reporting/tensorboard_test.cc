@@ -72,8 +72,8 @@ T value_of(const std::string& bytes) {
 
 TEST(TensorBoard, NamesTheFileAsTensorBoardExpects) {
   const TemporaryFolder folder;
-  const TensorBoardWriter writer(folder / "run/tb", 0);
-  const std::string name = std::filesystem::path(writer.path()).filename();
+  TensorBoardWriter writer(folder / "run/tb", 0);
+  const std::string name = std::filesystem::path(writer.file().path()).filename();
   const std::regex pattern("events\\.out\\.tfevents\\.[0-9]{10}\\..+\\." + std::to_string(getpid()) + "\\.0");
   EXPECT_TRUE(std::regex_match(name, pattern)) << name;
 }
@@ -83,7 +83,7 @@ TEST(TensorBoard, StartsWithTheVersionAndHoldsScalars) {
   TensorBoardWriter writer(folder.path(), 0);
   writer.scalar("train/loss", 300, 1.25e9, 2.5);
   writer.flush();
-  const auto records = read_records(writer.path());
+  const auto records = read_records(writer.file().path());
   ASSERT_EQ(records.size(), 2u);
   EXPECT_EQ(parse(records[0]).at(3), "brain.Event:2");
 
@@ -108,7 +108,7 @@ TEST(TensorBoard, ScalarHasTheseBytes) {
       "\x0a\x01\x61"                          // tag = "a"
       "\x15\x00\x00\x80\x3f",                 // simple_value = 1.0
       9 + 2 + 4 + 3 + 5);
-  EXPECT_EQ(read_records(writer.path()).back(), expected);
+  EXPECT_EQ(read_records(writer.file().path()).back(), expected);
 }
 
 TEST(TensorBoard, WritesARecordsCurves) {
@@ -121,7 +121,7 @@ TEST(TensorBoard, WritesARecordsCurves) {
   writer.append(record);
   writer.flush();
   std::map<std::string, float> curves;
-  const auto records = read_records(writer.path());
+  const auto records = read_records(writer.file().path());
   for (std::size_t i = 1; i < records.size(); ++i) {
     const auto point = parse(parse(parse(records[i]).at(5)).at(1));
     curves[point.at(1)] = value_of<float>(point.at(2));
@@ -135,8 +135,8 @@ TEST(TensorBoard, WritesARecordsCurves) {
 
 TEST(TensorBoard, AResumeMarksWhereItStarts) {
   const TemporaryFolder folder;
-  const TensorBoardWriter writer(folder.path(), 10);
-  const auto records = read_records(writer.path());
+  TensorBoardWriter writer(folder.path(), 10);
+  const auto records = read_records(writer.file().path());
   ASSERT_EQ(records.size(), 2u);
   EXPECT_EQ(parse(records[1]).at(2), "11");
   EXPECT_EQ(parse(parse(records[1]).at(7)).at(1), "1");  // SessionLog.START

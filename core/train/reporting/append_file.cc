@@ -1,0 +1,58 @@
+#include "core/train/reporting/append_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "core/runtime/check.h"
+
+namespace trainer {
+
+AppendFile::AppendFile(std::string path) : path_(std::move(path)) {
+  file_ = open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+  if (file_ < 0) fail(ExitCode::other, "cannot open '{}': {}", path_, std::strerror(errno));
+}
+
+AppendFile::~AppendFile() {
+  close(file_);
+}
+
+void AppendFile::append(std::string record) {
+  if (waiting_.size() == kMostWaiting) {
+    waiting_.pop_front();
+    ++lost_;
+  }
+  waiting_.push_back(std::move(record));
+  retry();
+}
+
+void AppendFile::retry() {
+  problem_.clear();
+  for (; !waiting_.empty(); waiting_.pop_front()) {
+    struct stat before {};
+    const bool known = fstat(file_, &before) == 0;
+    if (write(waiting_.front())) continue;
+    problem_ = std::strerror(errno);
+    // A torn record would spoil the ones behind it. What is no file on a disk cannot be cut, and need not be.
+    if (known) {
+      [[maybe_unused]] const int cut = ftruncate(file_, before.st_size);
+    }
+    return;
+  }
+}
+
+bool AppendFile::write(const std::string& record) const {
+  for (std::size_t at = 0; at < record.size();) {
+    const ssize_t written = ::write(file_, record.data() + at, record.size() - at);
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) return false;
+    at += static_cast<std::size_t>(written);
+  }
+  return true;
+}
+
+}  // namespace trainer
