@@ -26,6 +26,12 @@ std::string advice(const PlanChange& change, const Card& card) {
                      format_bytes(change.bytes), sets.empty() ? " the configuration as it is" : sets, host);
 }
 
+/// What memory that is left can be used for.
+void print_resident_layers(std::int64_t now, std::int64_t most) {
+  if (most > now)
+    fmt::print("parallelism.zero_resident_layers: {} would fit as well: those layers are gathered once a step\n", most);
+}
+
 /// Whether the job runs on the card, and what would.
 ExitCode judge(const Config& given, const Config& config, int ranks, std::int64_t needed, const Card& card) {
   const std::int64_t left = card.bytes - needed;
@@ -38,7 +44,10 @@ ExitCode judge(const Config& given, const Config& config, int ranks, std::int64_
   else if (config.data.intra_document_attention && !has_cudnn_documents(card.sm) &&
            config.train.attention == AttentionChoice::automatic)
     fmt::print("train.attention: auto is builtin for documents there: cuDNN's need compute capability 9.0\n");
-  if (left < 0 || !runs) fmt::print("{}\n", advice(cheapest_change(given, ranks, card), card));
+  if (left < 0 || !runs)
+    fmt::print("{}\n", advice(cheapest_change(given, ranks, card), card));
+  else if (config.parallelism.zero_stage == 3 && zero_size(config.parallelism) > 1)
+    print_resident_layers(config.parallelism.zero_resident_layers, most_resident_layers(given, ranks, card));
   std::fflush(stdout);
   check_card(config, card.name, card.sm);
   return left >= 0 ? ExitCode::ok : ExitCode::memory;

@@ -31,16 +31,31 @@ void ResidentWeights::updated(const Context& ctx, int block) {
   gathered_[static_cast<std::size_t>(block)].record(comm);
 }
 
-GatheringWeights::GatheringWeights(const ParamLayout& layout, const Mesh& mesh, bool tied, Dtype dtype,
+GatheringWeights::GatheringWeights(const ParamLayout& layout, const Mesh& mesh, const Options& options,
                                    CommQueue& queue, Arena& arena)
-    : layout_(layout), mesh_(mesh), queue_(queue), assignment_(layout, tied) {
-  for (int block = 0; block < layout.num_blocks(); ++block)
-    shards_.push_back(
-        arena.take(MemoryClass::weights, "weights", 1, layout.shard(block, 0, mesh.zero().size()).count, dtype));
-  const auto numel = [&](int block) { return layout.numel(block); };
-  const auto type = [&](int /*block*/) { return dtype; };
-  for (const Tensor& buffer : assignment_.take("gathered weights", numel, type, arena))
+    : layout_(layout), mesh_(mesh), queue_(queue) {
+  const BlockSlots assignment(layout, options.tied);
+  const std::int64_t layers = layout.num_blocks() - 2;
+  const auto is_resident = [&](int block) {
+    return assignment.of_transformer_block(block) &&
+           block * options.resident_layers / layers > (block - 1) * options.resident_layers / layers;
+  };
+  const auto numel = [&](int block) { return is_resident(block) ? 0 : layout.numel(block); };
+  const auto type = [&](int /*block*/) { return options.dtype; };
+  for (const Tensor& buffer : assignment.take("gathered weights", numel, type, arena))
     slots_.push_back({.buffer = buffer, .gathered = Event(queue.device())});
+  for (int block = 0; block < layout.num_blocks(); ++block) {
+    const FlatRange shard = layout.shard(block, mesh.zero().rank(), mesh.zero().size());
+    if (!is_resident(block)) {
+      shards_.push_back(arena.take(MemoryClass::weights, "weights", 1, shard.count, options.dtype));
+      slot_of_.push_back(static_cast<std::size_t>(assignment.slot(block)));
+      continue;
+    }
+    const Tensor whole = arena.take(MemoryClass::weights, "resident weights", 1, layout.numel(block), options.dtype);
+    shards_.push_back(whole.flat_range(shard.first, shard.count));
+    slot_of_.push_back(slots_.size());
+    slots_.push_back({.buffer = whole, .gathered = Event(queue.device())});
+  }
 }
 
 void GatheringWeights::prefetch(const Context& ctx, int block) {
@@ -70,11 +85,12 @@ Tensor GatheringWeights::shard(int block) {
   return shards_[static_cast<std::size_t>(block)];
 }
 
-/// The next pass begins with the first two blocks: they are fetched while the others are still updated.
+/// The next pass begins with the first two blocks: they are fetched while the others are still updated, as are those
+/// that are to stay.
 void GatheringWeights::updated(const Context& ctx, int block) {
   Slot& slot = this->slot(block);
   if (slot.block == block) slot.block = kNone;
-  if (block < 2) prefetch(ctx, block);
+  if (block < 2 || resident(block)) prefetch(ctx, block);
 }
 
 }  // namespace trainer

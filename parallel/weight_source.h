@@ -44,10 +44,17 @@ class ResidentWeights final : public WeightSource {
 };
 
 /// Every rank keeps its shards alone (ZeRO 3). A block is gathered over the ZeRO group into a slot, and stays there
-/// until another one needs the slot or an update has made it old. `tied`: the head uses the embedding's weight.
+/// until another one needs the slot or an update has made it old. A resident block has a slot of its own, of which its
+/// shard is a part.
 class GatheringWeights final : public WeightSource {
  public:
-  GatheringWeights(const ParamLayout& layout, const Mesh& mesh, bool tied, Dtype dtype, CommQueue& queue, Arena& arena);
+  struct Options {
+    Dtype dtype = Dtype::f32;
+    bool tied = false;  // the head uses the embedding's weight
+    /// Of the transformer blocks, at even distances: so that those between them have long to be gathered.
+    std::int64_t resident_layers = 0;
+  };
+  GatheringWeights(const ParamLayout& layout, const Mesh& mesh, const Options& options, CommQueue& queue, Arena& arena);
   Tensor acquire(const Context& ctx, int block) override;
   void release(const Context& ctx, int block) override;
   void prefetch(const Context& ctx, int block) override;
@@ -56,20 +63,21 @@ class GatheringWeights final : public WeightSource {
 
  private:
   struct Slot {
-    Tensor buffer;  // [1, longest block]
+    Tensor buffer;  // [1, longest of its blocks]
     Event gathered;
     int block = kNone;  // whose weights are there or on the way
     bool acquired = false;
   };
   static constexpr int kNone = -1;
-  Slot& slot(int block) { return slots_[static_cast<std::size_t>(assignment_.slot(block))]; }
+  Slot& slot(int block) { return slots_[slot_of_[static_cast<std::size_t>(block)]]; }
+  bool resident(int block) const { return slot_of_[static_cast<std::size_t>(block)] >= BlockSlots::kCount; }
 
   const ParamLayout& layout_;
   const Mesh& mesh_;
   CommQueue& queue_;
-  BlockSlots assignment_;
   std::vector<Tensor> shards_;
-  std::vector<Slot> slots_;
+  std::vector<Slot> slots_;           // shared ones, then one for each resident block
+  std::vector<std::size_t> slot_of_;  // of each block
 };
 
 }  // namespace trainer

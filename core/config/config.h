@@ -307,6 +307,7 @@ struct ParallelismConfig {
   bool sequence_parallel = false;
   std::int64_t zero_stage = 0;
   std::int64_t zero_group_size = 0;
+  std::int64_t zero_resident_layers = 0;
 
   template <class V>
   void describe(V& v) {
@@ -323,6 +324,10 @@ struct ParallelismConfig {
           "then gathered block by block; 0: nothing.");
     v.key("zero_group_size", zero_group_size, size_or_zero,
           "Data-parallel ranks among which ZeRO splits; divides data_parallel_size; 0: all of them.");
+    v.key(
+        "zero_resident_layers", zero_resident_layers, size_or_zero,
+        "Under zero_stage 3: so many transformer layers stay whole on every rank and are gathered once a step. Less is "
+        "communicated, for memory: trainer plan says how many fit.");
   }
 };
 

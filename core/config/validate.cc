@@ -229,6 +229,7 @@ class Checker {
             world_size_ % tp == 0 ? ", or data_parallel_size 0 to follow the job" : "");
     }
     zero_group();
+    zero_resident_layers();
   }
 
   /// So many ranks, and what starts them.
@@ -250,6 +251,18 @@ class Checker {
     fault({"parallelism.zero_group_size", "parallelism.data_parallel_size", "parallelism.tensor_parallel_size"},
           "data_parallel_size {} does not divide by zero_group_size {}; right would be {}, or 0 for all ranks", dp,
           group, nearest_valid(group, dp, [&](std::int64_t n) { return dp % n == 0; }));
+  }
+
+  void zero_resident_layers() {
+    const std::int64_t resident = config_.parallelism.zero_resident_layers, layers = config_.model.num_layers;
+    if (resident > 0 && config_.parallelism.zero_stage < 3) {
+      fault({"parallelism.zero_resident_layers", "parallelism.zero_stage"},
+            "under zero_stage {} all layers are resident; right would be 0, or zero_stage 3",
+            config_.parallelism.zero_stage);
+    } else if (resident > layers) {
+      fault({"parallelism.zero_resident_layers", "model.num_layers"},
+            "{} of {} layers; right would be at most {}, or zero_stage 2 for all", resident, layers, layers);
+    }
   }
 
   void batch() {

@@ -15,7 +15,12 @@ std::unique_ptr<WeightSource> make_weights(const Config& config, const Transform
                                            CommQueue& queue, Arena& arena) {
   if (config.parallelism.zero_stage < 3 || mesh.zero().size() == 1)
     return std::make_unique<ResidentWeights>(model.layout(), mesh, model.shape().dtype, queue, arena);
-  return std::make_unique<GatheringWeights>(model.layout(), mesh, config.model.tie_word_embeddings, model.shape().dtype,
+  return std::make_unique<GatheringWeights>(model.layout(), mesh,
+                                            GatheringWeights::Options{
+                                                .dtype = model.shape().dtype,
+                                                .tied = config.model.tie_word_embeddings,
+                                                .resident_layers = config.parallelism.zero_resident_layers,
+                                            },
                                             queue, arena);
 }
 

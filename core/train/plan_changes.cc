@@ -31,6 +31,7 @@ using Candidates = std::vector<Candidate>;
 // measured (docs/performance.md); the others are rough.
 constexpr std::array<double, 3> kRecompute = {0, 1, 30};  // none, selective, full
 constexpr std::array<double, 4> kZero = {0, 0, 2, 4};
+constexpr double kNoneResident = 1;
 constexpr double kHalfMicroBatch = 2;
 constexpr double kSequenceParallel = 0.5;
 constexpr double kTwiceTensorParallel = 8;
@@ -88,6 +89,13 @@ Candidates more_zero(const Config& config, int ranks) {
   return all;
 }
 
+Candidates fewer_resident(const Config& config) {
+  if (config.parallelism.zero_resident_layers == 0) return {};
+  Candidates all = {{config, kNoneResident}};
+  all.back().config.parallelism.zero_resident_layers = 0;
+  return all;
+}
+
 Candidates narrow_moments(const Config& config) {
   if (config.optimizer.moments_dtype == MomentsDtype::bf16) return {};
   Candidates all = {{config, kNarrowMoments}};
@@ -120,6 +128,9 @@ void multiply(Candidates& all, const std::function<Candidates(const Config&)>& a
   }
 }
 
+/// What a plan is held to (plan_check).
+constexpr std::int64_t kSpare = std::int64_t{512} << 20;
+
 /// The keys in which `config` differs from `given`, as --set takes them.
 std::vector<std::string> changed_keys(Config given, Config config) {
   std::vector<std::string> sets;
@@ -134,6 +145,7 @@ std::vector<std::string> changed_keys(Config given, Config config) {
 
 Candidates all_candidates(const Config& config, int ranks) {
   Candidates all = {{config}};
+  multiply(all, [&](const Config& c) { return fewer_resident(c); });
   multiply(all, [&](const Config& c) { return more_recomputation(c); });
   multiply(all, [&](const Config& c) { return less_samples(c, ranks); });
   multiply(all, [&](const Config& c) { return more_tensor_parallel(c, ranks); });
@@ -176,8 +188,22 @@ std::vector<Config> larger_tensor_parallel(const Config& config, int ranks) {
   return all;
 }
 
+std::int64_t most_resident_layers(const Config& config, int ranks, const Card& card) {
+  const auto fits = [&](std::int64_t layers) {
+    Config resolved = config;
+    resolved.parallelism.zero_resident_layers = layers;
+    resolve_defaults(resolved, ranks);
+    return fullest_rank(resolved, card.sm).estimate.total_bytes() + kSpare <= card.bytes;
+  };
+  std::int64_t most = 0, too_many = config.model.num_layers + 1;
+  while (too_many - most > 1) {
+    const std::int64_t middle = (most + too_many) / 2;
+    (fits(middle) ? most : too_many) = middle;
+  }
+  return most;
+}
+
 PlanChange cheapest_change(const Config& config, int ranks, const Card& card) {
-  constexpr std::int64_t kSpare = std::int64_t{512} << 20;  // what a plan is held to (plan_check)
   PlanChange least;
   for (const Candidate& candidate : all_candidates(for_card(config, card.sm), ranks)) {
     Config resolved = candidate.config;

@@ -17,6 +17,10 @@ std::vector<Config> smaller_micro_batches(const Config& config, int ranks);
 /// joins.
 std::vector<Config> larger_tensor_parallel(const Config& config, int ranks);
 
+/// The most layers that can stay resident under ZeRO 3 with 512 MiB of the card to spare (parallelism.
+/// zero_resident_layers); 0 where none can. `config` is not resolved, and valid for `ranks` but for that number.
+std::int64_t most_resident_layers(const Config& config, int ranks, const Card& card);
+
 /// A change of a configuration, and what a rank needs with it.
 struct PlanChange {
   bool fits = false;
@@ -24,10 +28,10 @@ struct PlanChange {
   std::int64_t bytes = 0;         // on the device, of the rank that needs the most
   std::int64_t host_bytes = 0;    // of its pinned memory
 };
-/// Among all combinations of recomputation, micro-batch, tensor parallelism, ZeRO stage, bf16 moments and offload on
-/// the same ranks, the one of least expected cost in speed that fits the card with 512 MiB to spare; where none does,
-/// the one that needs least. What the card cannot do is changed in all of them (for_card). `config` is not resolved,
-/// and valid for `ranks`.
+/// Among all combinations of recomputation, micro-batch, tensor parallelism, ZeRO stage, no resident layers, bf16
+/// moments and offload on the same ranks, the one of least expected cost in speed that fits the card with 512 MiB to
+/// spare; where none does, the one that needs least. What the card cannot do is changed in all of them (for_card).
+/// `config` is not resolved, and valid for `ranks`.
 PlanChange cheapest_change(const Config& config, int ranks, const Card& card);
 
 }  // namespace trainer

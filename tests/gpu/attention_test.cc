@@ -96,8 +96,10 @@ class Problem {
     dout = &twins.make("dout", dtype, n, width).randomise(4);
     out = &twins.make("out", dtype, n, width).loosen(4).fill(7);
     lse = &twins.make("lse", Dtype::f32, 1, n * c.heads).loosen(4).fill(7);
-    dq = &twins.make("dq", dtype, n, width, layout).loosen(8).fill(7);
-    dk = &twins.make("dk", dtype, m, kv_width, layout).loosen(8).fill(7);
+    // One element of out that rounds the other way on the card moves the gradients of all scores of its row: rare, and
+    // the stated error of the whole tensor bounds it.
+    dq = &twins.make("dq", dtype, n, width, layout).loosen(24).fill(7);
+    dk = &twins.make("dk", dtype, m, kv_width, layout).loosen(24).fill(7);
     dv = &twins.make("dv", dtype, m, kv_width, layout).loosen(8).fill(7);
     // Where each query sees one key the softmax does not move: dq and dk are rounding errors.
     dq->at_least(0.5);

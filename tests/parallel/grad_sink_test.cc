@@ -337,13 +337,12 @@ struct Source {
   Arena arena;
   Weights weights;
   Source(const ParamLayout& layout, const Mesh& mesh, CommQueue& queue, Options... options)
-      : arena(Device{}, plan(layout, mesh, queue, options...)),
-        weights(layout, mesh, options..., Dtype::f32, queue, arena) {}
+      : arena(Device{}, plan(layout, mesh, queue, options...)), weights(layout, mesh, options..., queue, arena) {}
 
  private:
   static MemoryPlan plan(const ParamLayout& layout, const Mesh& mesh, CommQueue& queue, Options... options) {
     Arena measuring;
-    const Weights measured(layout, mesh, options..., Dtype::f32, queue, measuring);
+    const Weights measured(layout, mesh, options..., queue, measuring);
     return measuring.plan();
   }
 };
@@ -375,12 +374,14 @@ TEST(WeightSource, AnUpdateOfTheShardsReachesEveryRank) {
     const ParamLayout layout(declarations(), {.rank = mesh.tp().rank(), .size = shape.tp, .kv_heads = kKvHeads},
                              shape.zero);
     CommQueue queue(kHost, true);
-    Source<ResidentWeights> resident(layout, mesh, queue);
+    Source<ResidentWeights, Dtype> resident(layout, mesh, queue, Dtype::f32);
     expect_updates_arrive(resident.weights, layout, mesh);
-    for (const bool tied : {false, true}) {
-      Source<GatheringWeights, bool> gathering(layout, mesh, queue, tied);
-      expect_updates_arrive(gathering.weights, layout, mesh);
-    }
+    for (const bool tied : {false, true})
+      for (const std::int64_t layers : {0, 1}) {
+        Source<GatheringWeights, GatheringWeights::Options> gathering(layout, mesh, queue,
+                                                                      {.tied = tied, .resident_layers = layers});
+        expect_updates_arrive(gathering.weights, layout, mesh);
+      }
   }
 }
 
@@ -388,7 +389,7 @@ TEST(GatheringWeights, RefuseToFetchOverABlockInUse) {
   const Mesh mesh(new_test_world(), {.tp = 1, .dp = test_world().size(), .zero = test_world().size()});
   const ParamLayout layout(declarations(), {}, test_world().size());
   CommQueue queue(kHost, true);
-  Source<GatheringWeights, bool> source(layout, mesh, queue, false);
+  Source<GatheringWeights, GatheringWeights::Options> source(layout, mesh, queue, {});
   source.weights.acquire(kHost, 0);
   EXPECT_THROW(source.weights.acquire(kHost, 2), Error);
   source.weights.release(kHost, 0);

@@ -38,14 +38,15 @@ std::vector<std::string> Layout::sets() const {
           fmt::format("parallelism.sequence_parallel={}", sequence_parallel),
           fmt::format("parallelism.zero_stage={}", zero_stage),
           fmt::format("parallelism.zero_group_size={}", zero_group),
+          fmt::format("parallelism.zero_resident_layers={}", resident_layers),
           fmt::format("train.global_batch_size={}", kGlobalBatch),
           fmt::format("train.micro_batch_size={}", kGlobalBatch / dp / accumulation),
           fmt::format("activation_checkpointing.mode={}", recompute)};
 }
 
 std::string Layout::text() const {
-  return fmt::format("dp {} tp {} sp {} zero {} (group {}) accumulation {} recompute {}", dp, tp, sequence_parallel,
-                     zero_stage, zero_group, accumulation, recompute);
+  return fmt::format("dp {} tp {} sp {} zero {} (group {}, {} resident) accumulation {} recompute {}", dp, tp,
+                     sequence_parallel, zero_stage, zero_group, resident_layers, accumulation, recompute);
 }
 
 std::vector<std::string> with(std::vector<std::string> sets, const std::vector<std::string>& more) {

@@ -10,7 +10,7 @@ namespace trainer::test {
 struct Layout {
   int dp = 1, tp = 1;
   bool sequence_parallel = false;
-  int zero_stage = 0, zero_group = 0;
+  int zero_stage = 0, zero_group = 0, resident_layers = 0;
   int accumulation = 1;
   std::string recompute = "none";
 

@@ -15,6 +15,32 @@ std::int64_t elements(const ParamLayout& layout, int first, int last) {
   return sum;
 }
 
+/// What one micro-batch gathers of the transformer blocks under ZeRO 3, and what is gathered once a step besides: of
+/// either slot the first block is still there from the backward pass before, and the last from the forward pass.
+struct Gathered {
+  std::int64_t each = 0, once = 0;
+};
+Gathered gathered_layers(const ParamLayout& layout, std::int64_t resident) {
+  const int layers = layout.num_blocks() - 2;
+  Gathered sum;
+  std::int64_t first[2] = {0, 0}, last[2] = {0, 0};
+  for (int block = 1; block <= layers; ++block) {
+    const std::int64_t numel = layout.numel(block);
+    if (block * resident / layers > (block - 1) * resident / layers) {
+      sum.once += numel;
+      continue;
+    }
+    sum.each += 2 * numel;
+    if (first[block % 2] == 0) first[block % 2] = numel;
+    last[block % 2] = numel;
+  }
+  for (const int slot : {0, 1}) {
+    sum.each -= first[slot] + last[slot];
+    sum.once += first[slot];
+  }
+  return sum;
+}
+
 struct Traffic {
   std::int64_t reduce_scatter = 0, all_gather = 0;  // bytes of whole tensors, in the ZeRO group
   std::int64_t replicas = 0;                        // all-reduce over replicas of the state
@@ -23,7 +49,7 @@ struct Traffic {
 /// `bytes`: of a weight, and of a gradient on the wire.
 Traffic expected_over_dp(const Layout& l, const ParamLayout& layout, bool tied, std::int64_t bytes) {
   const int zero = l.zero_stage == 0 ? 1 : l.zero_group == 0 ? l.dp : l.zero_group;
-  const int head = layout.num_blocks() - 1, layers = head - 1;
+  const int head = layout.num_blocks() - 1;
   const std::int64_t all = elements(layout, 0, head), micro = l.accumulation;
   Traffic t;
   t.replicas = l.dp > zero ? bytes * all / zero : 0;
@@ -32,8 +58,8 @@ Traffic expected_over_dp(const Layout& l, const ParamLayout& layout, bool tied, 
   t.all_gather = bytes * all;
   if (l.zero_stage < 3) return t;
   const std::int64_t ends = elements(layout, 0, 0) + elements(layout, head, head);
-  t.all_gather = bytes * (elements(layout, 1, 2) + (tied ? 1 : micro) * ends +
-                          micro * (elements(layout, 3, layers) + elements(layout, 1, layers - 2)));
+  const Gathered layers = gathered_layers(layout, l.resident_layers);
+  t.all_gather = bytes * ((tied ? 1 : micro) * ends + micro * layers.each + layers.once);
   return t;
 }
 
@@ -64,9 +90,15 @@ TEST(Traffic, OfDataParallelRanksFollowsTheFormula) {
           for (const bool tied : {false, true})
             for (const char* type : {"float32", "bf16"})
               if (ranks % tp == 0 && ranks / tp > 1 && (group == 0 || (zero > 0 && ranks / tp % group == 0)))
-                check_dp_traffic(
-                    {.dp = ranks / tp, .tp = tp, .zero_stage = zero, .zero_group = group, .accumulation = accumulation},
-                    tied, type);
+                for (const int resident : {0, 2, 5})
+                  if (zero == 3 || resident == 0)
+                    check_dp_traffic({.dp = ranks / tp,
+                                      .tp = tp,
+                                      .zero_stage = zero,
+                                      .zero_group = group,
+                                      .resident_layers = resident,
+                                      .accumulation = accumulation},
+                                     tied, type);
 }
 
 /// Bytes of the residual stream's collectives in one micro-batch. Those of the layers run in steps: what such a step
