@@ -113,6 +113,10 @@ class Descriptors {
          {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
           CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
       prefer(attribute, static_cast<std::uint32_t>(shape.alignment));
+    // Parts of a sum that is split over k must not be added up in 16 bits.
+    if (dtype_size(shape.out) == 2)
+      prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+             static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
     std::vector<cublasLtMatmulHeuristicResult_t> results(static_cast<std::size_t>(wanted));
     int found = 0;
     const cublasStatus_t status =

@@ -194,7 +194,9 @@ TEST(GradSink, TiedGradientsStayUntilBothAreAdded) {
   }
 }
 
+/// Zeros between and behind the parameters, whatever block had the buffer before.
 void fill_with_noise(Sink& s, int block) {
+  if (!s.sink.accumulate()) ops::fill(kHost, {.x = s.sink.grads(kHost, block).flat, .value = 0.0});
   const auto key = static_cast<std::uint64_t>(test_world().rank());
   write(s, block, [&](ParamId /*id*/, std::int64_t at, std::int64_t /*i*/) {
     return static_cast<double>(static_cast<float>(normal_at(key, static_cast<std::uint64_t>(at))));

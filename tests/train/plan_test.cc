@@ -213,8 +213,10 @@ TEST(Plan, AdviceValidatesAndShrinksTheBuffer) {
   EXPECT_GE(follow_advice(with(layout(2, 1, 0), {"precision.dtype=bf16"}), 2), 5);
   EXPECT_GE(follow_advice(with(layout(1, 2, 0), {"precision.dtype=bf16", "optimizer.moments_dtype=bf16"}), 2), 4);
   EXPECT_GE(follow_advice(with(layout(1, 1, 0), {"precision.dtype=bf16", "optimizer.moments_dtype=bf16"}), 1), 4);
-  EXPECT_GE(follow_advice(with(layout(2, 1, 2), {"precision.dtype=bf16"}), 2), 4);
-  EXPECT_GE(follow_advice(with(layout(2, 1, 1), {"precision.dtype=bf16", "precision.grad_reduce_dtype=bf16"}), 2), 4);
+  // Layers enough that a shard of all weights and two whole blocks are less than all weights.
+  const std::vector<std::string> deep = {"precision.dtype=bf16", "model.num_layers=8"};
+  EXPECT_GE(follow_advice(with(layout(2, 1, 2), deep), 2), 4);
+  EXPECT_GE(follow_advice(with(layout(2, 1, 1), with(deep, {"precision.grad_reduce_dtype=bf16"})), 2), 4);
 }
 
 /// Sharded gradients in bf16 take less than in float32, where embedding and head are not most of the model.
