@@ -81,8 +81,8 @@ struct CastArgs {
 struct AddArgs {
   Tensor a, b, out;  // [N, C] T
 };
-/// sum = parts[0] + parts[1] + ..., added in this order in A, rounded to T once: what several ranks computed of one sum.
-/// out = sum, or with `accumulate` out += sum. out may be one of the parts, or `own`.
+/// sum = parts[0] + parts[1] + ..., added in this order in A, rounded to T once: what several ranks computed of one
+/// sum. out = sum, or with `accumulate` out += sum. out may be one of the parts, or `own`.
 struct SumPartsArgs {
   Tensor parts;  // [P * N, C] T: part after part
   Tensor own;    // [N, C] T, optional: stands for parts[own_part], which is not read
@@ -218,8 +218,8 @@ struct LinearBackwardInputArgs {
   Tensor activation_input;                        // [N, I] T, or absent
   Activation activation = Activation::gelu_tanh;  // f: gelu or gelu_tanh
 };
-/// dw += dy^T x; dbias += column sums of dy. Both are summed in A. Where dw is of type T, which excludes `accumulate`, it
-/// is rounded once.
+/// dw += dy^T x; dbias += column sums of dy. Both are summed in A. Where dw is of type T, which excludes `accumulate`,
+/// it is rounded once.
 struct LinearBackwardWeightArgs {
   Tensor dy;  // [N, O] T
   Tensor x;   // [N, I] T

@@ -88,9 +88,11 @@ TEST(Traffic, OfDataParallelRanksFollowsTheFormula) {
       for (const int group : {0, 2})
         for (const int accumulation : {1, 2})
           for (const bool tied : {false, true})
-            for (const char* type : {"float32", "bf16"})
+            for (const char* type : {"float32", "bf16"}) {
+              if (std::string(type) == "bf16" && (tied || accumulation == 1))
+                continue;  // the type changes no more there
               if (ranks % tp == 0 && ranks / tp > 1 && (group == 0 || (zero > 0 && ranks / tp % group == 0)))
-                for (const int resident : {0, 2, 5})
+                for (const int resident : {0, 3})
                   if (zero == 3 || resident == 0)
                     check_dp_traffic({.dp = ranks / tp,
                                       .tp = tp,
@@ -99,6 +101,7 @@ TEST(Traffic, OfDataParallelRanksFollowsTheFormula) {
                                       .resident_layers = resident,
                                       .accumulation = accumulation},
                                      tied, type);
+            }
 }
 
 /// Bytes of the residual stream's collectives in one micro-batch. Those of the layers run in steps: what such a step
