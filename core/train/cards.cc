@@ -17,7 +17,7 @@ struct KnownCard {
   double gib;
   int sm;
 };
-/// Where neither CUDA nor its users agree (ECC on or off), the smaller figure.
+/// The H200's as CUDA shows it; the others are estimates of that, the smaller figure where settings (ECC) change it.
 constexpr std::array<KnownCard, 20> kCards = {
     {{"b200", 178.3, 100},  {"h200", 139.8, 90},    {"h200nvl", 139.8, 90},   {"h100-80", 79.1, 90},
      {"h100nvl", 93.0, 90}, {"a100-80", 79.1, 80},  {"a100-40", 39.4, 80},    {"l40s", 44.4, 89},
