@@ -219,7 +219,7 @@ std::vector<Layout> layouts(int ranks) {
                              {.dp = ranks, .zero_stage = 1, .accumulation = 2},
                              {.dp = ranks, .zero_stage = 2, .accumulation = 2, .recompute = "full"},
                              {.dp = ranks, .zero_stage = 3, .accumulation = 2, .recompute = "selective"},
-                             {.dp = ranks, .zero_stage = 3, .resident_layers = 1, .accumulation = 2}};
+                             {.dp = ranks, .zero_stage = 3, .accumulation = 2, .resident_layers = 1}};
   if (ranks % 4 == 0)
     for (const int zero : {1, 3})
       all.push_back({.dp = ranks / 2, .tp = 2, .sequence_parallel = true, .zero_stage = zero, .accumulation = 2});

@@ -10,9 +10,10 @@ namespace trainer::test {
 struct Layout {
   int dp = 1, tp = 1;
   bool sequence_parallel = false;
-  int zero_stage = 0, zero_group = 0, resident_layers = 0;
+  int zero_stage = 0, zero_group = 0;
   int accumulation = 1;
   std::string recompute = "none";
+  int resident_layers = 0;
 
   std::vector<std::string> sets() const;
   std::string text() const;

@@ -100,7 +100,7 @@ TEST(Layout, Narrow14B) {
        {Layout{.tp = ranks, .sequence_parallel = true, .recompute = "selective"},
         Layout{.tp = ranks, .accumulation = 2}, Layout{.dp = ranks, .zero_stage = 1, .recompute = "selective"},
         Layout{.dp = ranks, .zero_stage = 3, .accumulation = 2},
-        Layout{.dp = ranks, .zero_stage = 3, .resident_layers = 3, .accumulation = 2},
+        Layout{.dp = ranks, .zero_stage = 3, .accumulation = 2, .resident_layers = 3},
         Layout{.dp = 2, .tp = ranks / 2, .sequence_parallel = true, .zero_stage = 1},
         Layout{.dp = 2,
         .tp = ranks / 2,

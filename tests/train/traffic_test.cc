@@ -98,8 +98,8 @@ TEST(Traffic, OfDataParallelRanksFollowsTheFormula) {
                                       .tp = tp,
                                       .zero_stage = zero,
                                       .zero_group = group,
-                                      .resident_layers = resident,
-                                      .accumulation = accumulation},
+                                      .accumulation = accumulation,
+                                      .resident_layers = resident},
                                      tied, type);
             }
 }
