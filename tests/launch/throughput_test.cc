@@ -10,6 +10,8 @@ namespace trainer::launch_test {
 namespace {
 
 constexpr double kStepSleep = 0.05, kPause = 0.4;
+/// A record's time is taken a moment behind the end of its last step; longer where other tests have the cores.
+constexpr double kMoment = 0.02;
 constexpr double kTokens = 4 * 16;  // of a step
 
 /// Steps take at least kStepSleep, every evaluation and every save at least kPause.
@@ -38,7 +40,7 @@ void expect_true_rates(const std::vector<nlohmann::json>& records) {
       EXPECT_GT(wall - seconds, kPause);
       EXPECT_LT(seconds, steps * kStepSleep + kPause) << "evaluation or saving counts as training";
     } else {
-      EXPECT_NEAR(seconds, wall, 0.01 * wall);
+      EXPECT_NEAR(seconds, wall, kMoment);
     }
   }
 }
