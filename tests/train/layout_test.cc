@@ -151,8 +151,9 @@ TEST(Layout, OverlapChangesNoBit) {
 /// them. With one micro-batch, after which nothing is added.
 TEST(Layout, GradientsInTheTypeOfTheWireHaveTheBitsOfRoundedOnes) {
   const int ranks = test_world().size();
+  if (ranks > 4) GTEST_SKIP() << "the same as on 4 ranks, and slow";
   const FaultPlan no_fault;
-  for (const char* family : {"gpt2", "llama3", "qwen2", "qwen3"})
+  for (const char* family : {"gpt2", "qwen3"})  // with biases and without; norms of heads
     for (const char* precision : {"bf16", "fp16"})
       for (int tp = 1; 2 * tp <= ranks; tp *= 2) {
         const auto hash = [&](int zero_stage) {
