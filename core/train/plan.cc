@@ -42,9 +42,10 @@ int communicators(const Mesh& mesh) {
          own(mesh.zero(), mesh.dp()) + own(mesh.zero_replicas(), mesh.dp()) + own(mesh.kv_replicas(), mesh.tp());
 }
 
-/// The same for documents (kernels/cuda/attention_cudnn.cc): dQ in float32, in rows as wide as those of qkv; a float32
-/// sum for each row; where query heads share key/value heads, dK and dV of every query head in as much room as float32
-/// takes, and rows of their own for dk and dv. And tables of documents, and log-sum-exp in cuDNN's order.
+/// What cuDNN's backward pass keeps for documents (kernels/cuda/attention_cudnn.cc): dQ in float32, in rows as wide as
+/// those of qkv; a float32 sum for each row; where query heads share key/value heads, dK and dV of every query head in
+/// as much room as float32 takes, and rows of their own for dk and dv. And tables of documents, and log-sum-exp in
+/// cuDNN's order.
 std::int64_t document_scratch(const ModelShape& shape) {
   constexpr std::int64_t kTables = 80;  // bytes of a document
   const std::int64_t sums = dtype_size(Dtype::f32) * (shape.qkv_cols() + 2 * shape.heads);

@@ -75,6 +75,12 @@ Advice shrink_optimizer_state(const Config& config, bool moments) {
        split_model(config), "optimizer.offload: true (in the host's memory; each update brings it and takes it back)"});
 }
 
+Advice shrink_weights(const Config& config, std::string_view name) {
+  return first_of(
+      {name == "resident weights" ? "parallelism.zero_resident_layers: 0 (gathered for every micro-batch)" : "",
+       shard_over_dp(config, 3), split_model(config), more_ranks(config, 3)});
+}
+
 Advice shrink_communication(const Config& config, std::string_view name) {
   const ParallelismConfig& parallel = config.parallelism;
   const bool sharded = parallel.zero_stage >= 2 && zero_size(parallel) > 1;
@@ -111,7 +117,7 @@ Advice shrink_workspace(const Config& config) {
 std::string shrink_advice(const Config& config, const Arena::Buffer& buffer) {
   switch (buffer.memory_class) {
     case MemoryClass::weights:
-      return first_of({shard_over_dp(config, 3), split_model(config), more_ranks(config, 3)});
+      return shrink_weights(config, buffer.name);
     case MemoryClass::gradients:
       return first_of({shard_over_dp(config, 2), split_model(config), more_ranks(config, 2)});
     case MemoryClass::masters:

@@ -200,6 +200,10 @@ std::int64_t most_resident_layers(const Config& config, int ranks, const Card& c
     const std::int64_t middle = (most + too_many) / 2;
     (fits(middle) ? most : too_many) = middle;
   }
+  // More may fit where a few more do not: a slot that no layer is left for saves a block. There are two, and each
+  // further layer takes at least half a block.
+  for (std::int64_t layers = std::min(most + 4, config.model.num_layers); layers > most; --layers)
+    if (fits(layers)) return layers;
   return most;
 }
 

@@ -247,6 +247,26 @@ const std::vector<Case> cases = {
      8,
      "parallelism.zero_group_size: data_parallel_size 8 does not divide by zero_group_size 3; right would be 2 or 4, "
      "or 0 for all ranks"},
+    {"resident_layers",
+     [](Config& c) {
+       c.parallelism.zero_stage = 3;
+       c.parallelism.zero_resident_layers = c.model.num_layers;
+     },
+     0, ""},
+    {"resident_layers_without_zero_3",
+     [](Config& c) {
+       c.parallelism.zero_stage = 2;
+       c.parallelism.zero_resident_layers = 1;
+     },
+     0,
+     "parallelism.zero_resident_layers: under zero_stage 2 all layers are resident; right would be 0, or zero_stage 3"},
+    {"more_resident_layers_than_there_are",
+     [](Config& c) {
+       c.model.num_layers = 2;
+       c.parallelism.zero_stage = 3;
+       c.parallelism.zero_resident_layers = 3;
+     },
+     0, "parallelism.zero_resident_layers: 3 of 2 layers; right would be at most 2, or zero_stage 2 for all"},
     {"zero_group_divides",
      [](Config& c) {
        c.parallelism.zero_stage = 1;

@@ -222,6 +222,11 @@ TEST(CommandLine, PlanSaysWhatFitsAndRuns) {
   EXPECT_EQ(fits.exit_code, 0) << fits.err;
   EXPECT_TRUE(mentions(fits.out, {"1 rank: data parallel 1", "a100-40 has 39.4 GiB: fits"}));
   EXPECT_EQ(count_of(fits.out, "smallest change"), 0) << fits.out;
+  EXPECT_EQ(count_of(fits.out, "zero_resident_layers"), 0) << fits.out;
+  const std::string zero_3 = plan + "--ranks 2 --card A100-40GB --set parallelism.zero_stage=3 ";
+  EXPECT_TRUE(mentions(folder.command(zero_3).out, {"parallelism.zero_resident_layers: 2 would fit as well"}));
+  const Result all_stay = folder.command(zero_3 + "--set parallelism.zero_resident_layers=2");
+  EXPECT_EQ(count_of(all_stay.out, "would fit as well"), 0) << all_stay.out;
   const std::string large = plan +
                             "--set model.hidden_size=2048 --set model.head_dim=64 --set model.num_layers=16 "
                             "--set model.intermediate_size=8192 ";

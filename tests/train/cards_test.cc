@@ -7,6 +7,7 @@
 #include "core/train/plan.h"
 #include "core/train/plan_changes.h"
 #include "tests/support/engine_harness.h"
+#include "tests/support/layout_check.h"
 
 namespace trainer::test {
 namespace {
@@ -167,6 +168,35 @@ TEST(PlanChange, CheapSettingsComeFirst) {
             std::vector<std::string>{"activation_checkpointing.mode=selective"});
   EXPECT_EQ(follow(kLarge, 2, card_lacking(1, kLarge, 2)).change.sets,
             std::vector<std::string>{"parallelism.zero_stage=1"});
+}
+
+/// Held to the plans of all numbers of layers, which do not grow with each: of 8 layers 4 leave one slot without use.
+TEST(PlanChange, KnowsHowManyLayersCanStay) {
+  const std::vector<std::string> zero_3 = with(kLarge, {"parallelism.zero_stage=3"});
+  for (const int ranks : {2, 8}) {
+    std::vector<std::int64_t> needed;
+    for (int layers = 0; layers <= 8; ++layers) {
+      const auto sets = with(zero_3, {fmt::format("parallelism.zero_resident_layers={}", layers)});
+      needed.push_back(fullest_rank(family_config("llama3", sets_with(sets), ranks)).estimate.total_bytes());
+    }
+    Config given = family_config("llama3", sets_with(zero_3), ranks);
+    given.parallelism.data_parallel_size = 0;
+    for (const std::int64_t bytes : needed)
+      for (const std::int64_t less : {0, 1}) {
+        std::int64_t most = 0;
+        for (int layers = 0; layers <= 8; ++layers)
+          if (needed[static_cast<std::size_t>(layers)] <= bytes - less) most = layers;
+        const Card card{"the card", bytes - less + (std::int64_t{512} << 20), 0};
+        EXPECT_EQ(most_resident_layers(given, ranks, card), most) << ranks << " ranks, " << bytes - less;
+      }
+  }
+}
+
+TEST(PlanChange, LetsNoLayerStayBeforeItCostsMore) {
+  std::vector<std::string> sets = kLarge;
+  sets.insert(sets.end(), {"parallelism.zero_stage=3", "parallelism.zero_resident_layers=7"});
+  EXPECT_EQ(follow(sets, 8, card_lacking(1, sets, 8)).change.sets,
+            std::vector<std::string>{"parallelism.zero_resident_layers=0"});
 }
 
 TEST(PlanChange, SaysWhenNothingFits) {

@@ -37,6 +37,7 @@ TEST(Plan, IsWhatEveryRankAllocates) {
             sets.push_back(fmt::format("parallelism.sequence_parallel={}", sequence_parallel));
             sets.emplace_back("precision.dtype=bf16");
             sets.emplace_back("precision.grad_reduce_dtype=bf16");
+            if (zero_stage == 3) sets.emplace_back("parallelism.zero_resident_layers=1");
             SCOPED_TRACE(fmt::format("{} tp {} zero {} {} {}", family, tp, zero_stage, mode, sequence_parallel));
             const Config config = family_config(family, sets, size);
             const MemoryEstimate planned = plan_memory(config, test_world().rank());
@@ -217,6 +218,7 @@ TEST(Plan, AdviceValidatesAndShrinksTheBuffer) {
   const std::vector<std::string> deep = {"precision.dtype=bf16", "model.num_layers=8"};
   EXPECT_GE(follow_advice(with(layout(2, 1, 2), deep), 2), 4);
   EXPECT_GE(follow_advice(with(layout(2, 1, 1), with(deep, {"precision.grad_reduce_dtype=bf16"})), 2), 4);
+  EXPECT_GE(follow_advice(with(layout(2, 1, 3), with(deep, {"parallelism.zero_resident_layers=8"})), 2), 4);
 }
 
 /// Sharded gradients in bf16 take less than in float32, where embedding and head are not most of the model.

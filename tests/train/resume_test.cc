@@ -146,6 +146,35 @@ TEST(Resume, AnyLayoutLoadsWhatAnotherSaved) {
   }
 }
 
+/// Resident layers change where weights lie, and no bit.
+TEST(Resume, OtherLayersStayResident) {
+  const int ranks = test_world().size();
+  if (ranks == 1) GTEST_SKIP() << "needs several ranks";
+  const FaultPlan no_fault;
+  const auto engine = [&](int layers) {
+    auto sets = layout_sets(ranks, 1, 3, "bf16");
+    sets.push_back(fmt::format("parallelism.zero_resident_layers={}", layers));
+    return std::make_unique<Engine>(family_config("llama3", sets, ranks), Context{}, new_test_world(), no_fault);
+  };
+  const auto unbroken = engine(0);
+  unbroken->initialize();
+  train(*unbroken, 0, 6);
+  for (const auto& [first, then] : {std::pair{0, 1}, {1, 2}, {2, 0}}) {
+    SCOPED_TRACE(fmt::format("{} layers, then {}", first, then));
+    const SharedFolder folder;
+    const auto saved = engine(first);
+    saved->initialize();
+    train(*saved, 0, 3);
+    save(*saved, folder.path(), 3);
+    const auto resumed = engine(then);
+    resumed->initialize();  // what was gathered before must not last
+    ASSERT_EQ(load(*resumed, folder.path()), 3);
+    train(*resumed, 3, 6);
+    EXPECT_EQ(state_hash(*resumed), state_hash(*unbroken));
+    EXPECT_EQ(resumed->state().loss_sum, unbroken->state().loss_sum);
+  }
+}
+
 /// A run may move its optimizer state into the host's memory, or back, at a checkpoint.
 TEST(Resume, OptimizerStateMovesToTheHostAndBack) {
   const int ranks = test_world().size();
