@@ -57,7 +57,7 @@ void run_sample(const std::string& family, const std::vector<std::string>& sets,
   std::vector<Layout> sample;
   for (const int tp : {1, 2, 4}) {
     const int dp = ranks / tp;
-    if (dp * tp != ranks) continue;
+    if (dp * tp != ranks || (ranks == 8 && tp != 2)) continue;  // 8 ranks are slow on few cores
     sample.push_back({dp, tp, tp > 1, dp > 1 ? 1 : 0, dp > 2 ? dp / 2 : 0, dp > 4 ? 1 : 4, "full"});
     sample.push_back({dp, tp, false, 0, 0, 1, "selective"});
     if (dp == 1) continue;
