@@ -55,7 +55,7 @@ flags=(
   --bind-to none                             # the default pins a rank with all its threads to one core or socket
   --mca btl_vader_single_copy_mechanism none # containers forbid reading another process's memory
 )
-if ((ranks > cores && ranks <= most)); then
+if ! $hosts_given && ((ranks > cores)); then
   flags+=(--oversubscribe --mca mpi_yield_when_idle 1)
 fi
 # Only named variables travel to other nodes; mpirun itself reads those of Open MPI (OMPI_MCA_...) and hands them on.

@@ -162,6 +162,13 @@ class Checker {
             "cuDNN's attention within documents does not give the same bits in every run; right would be builtin or "
             "auto, or deterministic false");
     }
+    if (cudnn && config_.model.head_dim % 16 != 0) {
+      fault({"train.attention", "data.intra_document_attention", "model.head_dim"},
+            "cuDNN's attention within documents wants heads that divide by 16, and head_dim is {}; right would be "
+            "builtin "
+            "or auto",
+            config_.model.head_dim);
+    }
     if (dropout > 0) {
       fault({"data.intra_document_attention", "model.attention_dropout"},
             "attention_dropout is {}, whose random numbers are counted by sequences of seq_length tokens, and a "

@@ -113,7 +113,7 @@ class Descriptors {
          {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
           CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
       prefer(attribute, static_cast<std::uint32_t>(shape.alignment));
-    // Parts of a sum that is split over k must not be added up in 16 bits.
+    // As usable() wants it of choices that a file brings.
     if (dtype_size(shape.out) == 2)
       prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
              static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
@@ -263,6 +263,18 @@ bool parse_hex(const std::string& hex, cublasLtMatmulAlgo_t& algorithm) {
   return true;
 }
 
+/// False for what is no algorithm, and for one that adds the parts of a sum that is split over k in the type of the
+/// result where that has 16 bits.
+bool usable(const cublasLtMatmulAlgo_t& algorithm, Dtype result) {
+  std::uint32_t scheme = CUBLASLT_REDUCTION_SCHEME_NONE;
+  std::size_t written = 0;
+  if (cublasLtMatmulAlgoConfigGetAttribute(&algorithm, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, &scheme, sizeof scheme,
+                                           &written) != CUBLAS_STATUS_SUCCESS)
+    return false;
+  constexpr std::uint32_t kComputeType = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+  return dtype_size(result) > 2 || (scheme & ~kComputeType) == 0;
+}
+
 }  // namespace
 
 const GemmTable::Choice& GemmTable::choose(const Context& ctx, cublasLtHandle_t handle, const GemmShape& shape,
@@ -321,7 +333,7 @@ std::int64_t GemmTable::use(const std::string& text) {
     GemmShape shape;
     Choice choice{.tuned = true, .separate = hex == kSeparate};
     if (fmt::format("{} {}", card, version) != environment_ || !parse_shape(shape_word, shape)) continue;
-    if (!choice.separate && !parse_hex(hex, choice.algorithm)) continue;
+    if (!choice.separate && (!parse_hex(hex, choice.algorithm) || !usable(choice.algorithm, shape.out))) continue;
     choices_[shape] = choice;
     ++taken;
   }

@@ -185,6 +185,17 @@ const std::vector<Case> cases = {
        c.train.deterministic = false;
      },
      0, ""},
+    {"documents_with_cudnn_and_odd_heads",
+     [](Config& c) {
+       c.data.intra_document_attention = true;
+       c.train.attention = AttentionChoice::cudnn;
+       c.train.deterministic = false;
+       c.model.head_dim = 40;
+     },
+     0,
+     "train.attention: cuDNN's attention within documents wants heads that divide by 16, and head_dim is 40; right "
+     "would "
+     "be builtin or auto"},
 
     {"sequence_parallel_on_one_rank", [](Config& c) { c.parallelism.sequence_parallel = true; }, 0, ""},
     {"sequence_parallel",
