@@ -445,7 +445,8 @@ struct CommConfig {
           "faults.");
     v.key("peer_copies", peer_copies, any_value,
           "Between GPUs of one host, move large tensors with copy engines instead of NCCL's kernels, which take "
-          "multiprocessors from the computation. Takes 256 MiB of GPU memory. Where GPUs cannot reach each other's "
+          "multiprocessors from the computation. Takes 256 MiB of GPU memory for each group of ranks. Where GPUs "
+          "cannot reach each other's "
           "memory NCCL copies.");
   }
 };

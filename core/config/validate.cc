@@ -156,6 +156,16 @@ class Checker {
             "auto, or attention_dropout 0",
             dropout);
     }
+    if (cudnn && (config_.precision.dtype == Precision::float32 || config_.precision.dtype == Precision::float64)) {
+      fault({"train.attention", "precision.dtype"},
+            "cuDNN's attention has 16-bit types only; right would be builtin or auto, or precision.dtype bf16 or fp16");
+    }
+    if (const std::int64_t head_dim = config_.model.head_dim; cudnn && (head_dim % 8 != 0 || head_dim > 128)) {
+      fault({"train.attention", "model.head_dim"},
+            "cuDNN's attention has heads of up to 128 that divide by 8, and head_dim is {}; right would be builtin or "
+            "auto",
+            head_dim);
+    }
     if (!config_.data.intra_document_attention) return;
     if (cudnn && config_.train.deterministic) {
       fault({"train.attention", "data.intra_document_attention", "train.deterministic"},

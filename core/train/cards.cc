@@ -111,6 +111,15 @@ std::vector<std::string> card_faults(const Config& config, std::string_view card
         fmt::format("train.attention: cudnn needs compute capability {}, and {}; right would be builtin, "
                     "or auto",
                     config.data.intra_document_attention ? "9.0 for documents" : "8.0", capability(card, sm)));
+  // Our own backward pass over heads of 128 wants more shared memory than such a card gives a block.
+  const bool sixteen_bit = config.precision.dtype == Precision::bf16 || config.precision.dtype == Precision::fp16;
+  const bool ours = config.train.attention == AttentionChoice::builtin || config.data.intra_document_attention ||
+                    config.model.attention_dropout > 0;
+  if ((sm == 86 || sm == 89) && sixteen_bit && ours && config.model.head_dim == 128)
+    faults.push_back(
+        fmt::format("model.head_dim: our own attention cannot train heads of 128 where {}; right would be "
+                    "train.attention auto, without data.intra_document_attention and attention_dropout",
+                    capability(card, sm)));
   return faults;
 }
 

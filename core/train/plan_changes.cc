@@ -90,9 +90,14 @@ Candidates more_zero(const Config& config, int ranks) {
 }
 
 Candidates fewer_resident(const Config& config) {
-  if (config.parallelism.zero_resident_layers == 0) return {};
-  Candidates all = {{config, kNoneResident}};
-  all.back().config.parallelism.zero_resident_layers = 0;
+  Candidates all;
+  const std::int64_t now = config.parallelism.zero_resident_layers;
+  for (std::int64_t eighths = 7; eighths >= 0; --eighths) {
+    const std::int64_t layers = now * eighths / 8;
+    if (layers == (all.empty() ? now : all.back().config.parallelism.zero_resident_layers)) continue;
+    all.push_back({config, kNoneResident * static_cast<double>(now - layers) / static_cast<double>(now)});
+    all.back().config.parallelism.zero_resident_layers = layers;
+  }
   return all;
 }
 

@@ -41,10 +41,15 @@ Values values_of(const std::string& yaml) {
 
 /// Whether other values give other weights, beyond rounding: layouts, recomputation and places do not.
 bool shapes_training(const std::string& key) {
-  static const std::set<std::string> keys = {"train.seq_length",   "train.global_batch_size",
-                                             "train.train_steps",  "train.train_tokens",
-                                             "train.train_epochs", "train.seed",
-                                             "train.z_loss",       "data.train"};
+  static const std::set<std::string> keys = {"train.seq_length",
+                                             "train.global_batch_size",
+                                             "train.train_steps",
+                                             "train.train_tokens",
+                                             "train.train_epochs",
+                                             "train.seed",
+                                             "train.z_loss",
+                                             "data.train",
+                                             "data.intra_document_attention"};
   const bool in_section = key.starts_with("model.") || key.starts_with("optimizer.") ||
                           key.starts_with("lr_scheduler.") || key.starts_with("precision.");
   return keys.contains(key) || (in_section && key != "optimizer.offload" && key != "precision.max_consecutive_skips");

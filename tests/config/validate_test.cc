@@ -348,6 +348,23 @@ const std::vector<Case> cases = {
      0,
      "train.attention: cuDNN's attention has no dropout on probabilities, and attention_dropout is 0.1; right would be "
      "builtin or auto, or attention_dropout 0"},
+    {"cudnn_in_float32",
+     [](Config& c) {
+       c.train.attention = AttentionChoice::cudnn;
+       c.precision.dtype = Precision::float32;
+     },
+     0,
+     "train.attention: cuDNN's attention has 16-bit types only; right would be builtin or auto, or precision.dtype "
+     "bf16 "
+     "or fp16"},
+    {"cudnn_with_wide_heads",
+     [](Config& c) {
+       c.train.attention = AttentionChoice::cudnn;
+       c.model.head_dim = 136;
+     },
+     0,
+     "train.attention: cuDNN's attention has heads of up to 128 that divide by 8, and head_dim is 136; right would be "
+     "builtin or auto"},
     {"cudnn_with_hidden_dropout",
      [](Config& c) {
        c.train.attention = AttentionChoice::cudnn;

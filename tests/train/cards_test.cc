@@ -110,6 +110,25 @@ TEST(Cards, CudnnTakesDocumentsOnHopper) {
   }
 }
 
+TEST(Cards, HeadsOf128WantMoreSharedMemoryThanSomeCardsHave) {
+  const auto faults = [](const std::vector<std::string>& more, int sm) {
+    auto sets = sets_with({"precision.dtype=bf16", "model.head_dim=128"});
+    sets.insert(sets.end(), more.begin(), more.end());
+    return card_faults(family_config("llama3", sets, 1), "this card", sm);
+  };
+  for (const char* ours : {"train.attention=builtin", "data.intra_document_attention=true"}) {
+    for (const int sm : {86, 89}) {
+      ASSERT_EQ(faults({ours}, sm).size(), 1u) << ours << " " << sm;
+      EXPECT_NE(faults({ours}, sm)[0].find("model.head_dim: our own attention cannot train heads of 128"),
+                std::string::npos);
+      EXPECT_TRUE(faults({ours, "model.head_dim=64"}, sm).empty());
+      EXPECT_TRUE(faults({ours, "precision.dtype=float32"}, sm).empty());
+    }
+    EXPECT_TRUE(faults({ours}, 80).empty());
+  }
+  EXPECT_TRUE(faults({}, 89).empty());
+}
+
 TEST(Cards, AttentionScratchIsCountedWhereCudnnServes) {
   const auto counted = [](const std::vector<std::string>& more, int sm) {
     for (const MemoryReserve& reserve : plan_memory(family_config("llama3", sets_with(more), 1), 0, sm).reserves)
@@ -192,11 +211,11 @@ TEST(PlanChange, KnowsHowManyLayersCanStay) {
   }
 }
 
-TEST(PlanChange, LetsNoLayerStayBeforeItCostsMore) {
+TEST(PlanChange, LetsFewerLayersStayBeforeItCostsMore) {
   std::vector<std::string> sets = kLarge;
   sets.insert(sets.end(), {"parallelism.zero_stage=3", "parallelism.zero_resident_layers=7"});
   EXPECT_EQ(follow(sets, 8, card_lacking(1, sets, 8)).change.sets,
-            std::vector<std::string>{"parallelism.zero_resident_layers=0"});
+            std::vector<std::string>{"parallelism.zero_resident_layers=6"});
 }
 
 TEST(PlanChange, SaysWhenNothingFits) {

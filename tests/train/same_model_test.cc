@@ -107,6 +107,7 @@ TEST(SameModel, WhatARunMayChangeIsTold) {
                                           c.model.rope_theta = 500000;
                                           c.model.hidden_dropout = 0.1;
                                           c.train.train_steps = 40;
+                                          c.data.intra_document_attention = true;
                                           c.optimizer.lr = 1e-5;
                                           c.precision.loss_scale.growth_interval = 100;
                                           c.data.train = {"other.h5"};
@@ -115,6 +116,7 @@ TEST(SameModel, WhatARunMayChangeIsTold) {
   std::string told;
   for (const auto& [key, then, now] : changed) told += fmt::format("{}: {} -> {}\n", key, then, now);
   EXPECT_EQ(told,
+            "data.intra_document_attention: false -> true\n"
             "data.train: [] -> [other.h5]\n"
             "model.hidden_dropout: 0 -> 0.1\n"
             "model.rope_theta: 10000 -> 500000\n"
