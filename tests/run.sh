@@ -31,7 +31,7 @@ done
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
 
 passed=0 failed=0 skipped=0
-jobs=$(nproc)
+jobs=$(env -u OMP_NUM_THREADS nproc) # nproc obeys it
 logs=build/test-logs
 mkdir -p $logs
 
