@@ -48,7 +48,7 @@ echo "everything is installed"
 
 say "Build (in build/release; with CUDA where a toolkit is found)"
 quietly cmake --preset release
-quietly cmake --build build/release --target trainer -j "$(nproc)"
+quietly cmake --build build/release --target trainer -j "$(env -u OMP_NUM_THREADS nproc)"
 trainer=build/release/launch/trainer
 $trainer --version
 

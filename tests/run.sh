@@ -118,8 +118,8 @@ if build release; then
   ctest_in release -L 'unit|dist|gpu'
   if $slow; then ctest_in release -L slow; fi
   if $lint; then
-    check "clang-tidy" bash -c 'printf "%s\n" "$@" | xargs -P "$(nproc)" -n 1 clang-tidy-14 -p build/release --quiet' \
-      tidy $(sources | grep '\.cc$')
+    check "clang-tidy" bash -c 'printf "%s\n" "${@:2}" | xargs -P "$1" -n 1 clang-tidy-14 -p build/release --quiet' \
+      tidy "$jobs" $(sources | grep '\.cc$')
   fi
 fi
 if $quickstart; then check "quick start" launch/quickstart.sh --quick; fi
