@@ -12,8 +12,16 @@
 
 namespace trainer {
 
+namespace {
+
+int open_to_append(const std::string& path) {
+  return open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+}
+
+}  // namespace
+
 AppendFile::AppendFile(std::string path) : path_(std::move(path)) {
-  file_ = open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+  file_ = open_to_append(path_);
   if (file_ < 0) fail(ExitCode::other, "cannot open '{}': {}", path_, std::strerror(errno));
 }
 
@@ -30,8 +38,22 @@ void AppendFile::append(std::string record) {
   retry();
 }
 
+bool AppendFile::there() {
+  struct stat now {};
+  if (fstat(file_, &now) != 0 || now.st_nlink > 0) return true;
+  const int again = open_to_append(path_);
+  if (again < 0) {
+    problem_ = fmt::format("it was removed: {}", std::strerror(errno));
+    return false;
+  }
+  close(file_);
+  file_ = again;
+  return true;
+}
+
 void AppendFile::retry() {
   problem_.clear();
+  if (!waiting_.empty() && !there()) return;
   for (; !waiting_.empty(); waiting_.pop_front()) {
     struct stat before {};
     const bool known = fstat(file_, &before) == 0;

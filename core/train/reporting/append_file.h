@@ -17,8 +17,8 @@ class AppendFile {
   AppendFile(const AppendFile&) = delete;
   AppendFile& operator=(const AppendFile&) = delete;
 
-  /// Hands the records that wait, and then this one, to the operating system. Those that the file refuses wait for the
-  /// next call; nothing of them stays in the file.
+  /// Hands the records that wait, and then this one, to the operating system; a file that was removed is made again.
+  /// Those that the file refuses wait for the next call; nothing of them stays in the file.
   void append(std::string record);
   /// The same without a new record.
   void retry();
@@ -31,6 +31,8 @@ class AppendFile {
 
  private:
   bool write(const std::string& record) const;
+  /// Whether the open file still has a name, an old or a new one.
+  bool there();
 
   std::string path_;
   int file_ = -1;

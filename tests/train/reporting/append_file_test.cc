@@ -55,6 +55,24 @@ TEST(AppendFile, WhatIsCutByOthersIsNotFilledUp) {
   EXPECT_EQ(read_file(folder / "f"), "next\n");
 }
 
+TEST(AppendFile, IsMadeAgainWhenItWasRemoved) {
+  const TemporaryFolder folder;
+  std::filesystem::create_directory(folder / "run");
+  AppendFile file(folder / "run/f");
+  file.append("one\n");
+  std::filesystem::remove(folder / "run/f");
+  file.append("two\n");
+  EXPECT_EQ(read_file(folder / "run/f"), "two\n");
+  std::filesystem::remove_all(folder / "run");
+  file.append("three\n");
+  EXPECT_EQ(file.missing(), 1);
+  EXPECT_EQ(file.problem(), "it was removed: No such file or directory");
+  std::filesystem::create_directory(folder / "run");
+  file.append("four\n");
+  EXPECT_EQ(read_file(folder / "run/f"), "three\nfour\n");
+  EXPECT_EQ(file.missing(), 0);
+}
+
 TEST(AppendFile, LosesTheOldestOfTooMany) {
   AppendFile file("/dev/full");
   for (std::size_t i = 0; i < AppendFile::kMostWaiting + 5; ++i) file.append("x");
