@@ -51,7 +51,7 @@ class GatheringWeights final : public WeightSource {
   struct Options {
     Dtype dtype = Dtype::f32;
     bool tied = false;  // the head uses the embedding's weight
-    /// Of the transformer blocks, at even distances: while one of them is computed, the way is free for others.
+    /// Of the transformer blocks, at even distances, which spreads the gathers of the others over the pass.
     std::int64_t resident_layers = 0;
   };
   GatheringWeights(const ParamLayout& layout, const Mesh& mesh, const Options& options, CommQueue& queue, Arena& arena);

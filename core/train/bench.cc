@@ -68,7 +68,8 @@ class Steps {
 
   void warm_up() {
     RandomTokens probe(engine_.config(), engine_.mesh());
-    warm_up_remembering(engine_, probe.next());  // as a training run does
+    const std::string warning = warm_up_remembering(engine_, probe.next());  // as a training run does
+    if (!warning.empty()) fmt::print(stderr, "trainer: {}\n", warning);
   }
   /// Queues a step. A tiny learning rate: all the work of an update, and weights that stay what they were.
   void queue() {

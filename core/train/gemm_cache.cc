@@ -61,7 +61,7 @@ bool add_to_gemm_cache(const std::string& path, const std::string& choices) {
   return !error;
 }
 
-bool warm_up_remembering(Engine& engine, const MicroBatch& batch) {
+std::string warm_up_remembering(Engine& engine, const MicroBatch& batch) {
   const Context& ctx = engine.context();
   Communicator& world = engine.mesh().world();
   const bool lead = world.rank() == 0;
@@ -70,7 +70,8 @@ bool warm_up_remembering(Engine& engine, const MicroBatch& batch) {
   use_gemm_choices(ctx, given);
   engine.warm_up(batch);
   synchronize(ctx);
-  return !lead || add_to_gemm_cache(path, gemm_choices(ctx));
+  if (!lead || add_to_gemm_cache(path, gemm_choices(ctx))) return {};
+  return fmt::format("cannot keep the GEMM choices in '{}'; the next start times them again", path);
 }
 
 }  // namespace trainer

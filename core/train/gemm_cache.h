@@ -19,7 +19,8 @@ std::string read_gemm_cache(const std::string& path);
 bool add_to_gemm_cache(const std::string& path, const std::string& choices);
 
 /// engine.warm_up(batch) on every rank with what rank 0 finds in the file; rank 0 adds to it what had to be timed.
-/// Choices that the engine has already, a checkpoint's, win. False on rank 0 when the file cannot be written.
-bool warm_up_remembering(Engine& engine, const MicroBatch& batch);
+/// Choices that the engine has already, a checkpoint's, win. Returns a warning on rank 0 when the file cannot be
+/// written, nothing otherwise.
+[[nodiscard]] std::string warm_up_remembering(Engine& engine, const MicroBatch& batch);
 
 }  // namespace trainer

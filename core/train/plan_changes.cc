@@ -31,7 +31,7 @@ using Candidates = std::vector<Candidate>;
 // measured (docs/performance.md); the others are rough.
 constexpr std::array<double, 3> kRecompute = {0, 1, 30};  // none, selective, full
 constexpr std::array<double, 4> kZero = {0, 0, 2, 4};
-constexpr double kNoneResident = 1;
+constexpr double kNoneResident = 1;  // in place of the given number; fewer cost a part of it
 constexpr double kHalfMicroBatch = 2;
 constexpr double kSequenceParallel = 0.5;
 constexpr double kTwiceTensorParallel = 8;

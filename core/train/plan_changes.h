@@ -28,7 +28,7 @@ struct PlanChange {
   std::int64_t bytes = 0;         // on the device, of the rank that needs the most
   std::int64_t host_bytes = 0;    // of its pinned memory
 };
-/// Among all combinations of recomputation, micro-batch, tensor parallelism, ZeRO stage, no resident layers, bf16
+/// Among all combinations of recomputation, micro-batch, tensor parallelism, ZeRO stage, fewer resident layers, bf16
 /// moments and offload on the same ranks, the one of least expected cost in speed that fits the card with 512 MiB to
 /// spare; where none does, the one that needs least. What the card cannot do is changed in all of them (for_card).
 /// `config` is not resolved, and valid for `ranks`.

@@ -399,8 +399,7 @@ void Trainer::warm_up() {
   if (engine_.context().device.kind == DeviceKind::cpu) return;  // nothing to choose or to build there
   const Sampler sampler(static_cast<std::uint64_t>(config_.train.seed), train_windows_);
   Loader probe(train_data_, sampler, loader_shape(config_, engine_.mesh()), step_);
-  if (!warm_up_remembering(engine_, probe.next()))
-    log_.warn(fmt::format("cannot keep the GEMM choices in '{}'; the next start times them again", gemm_cache_path()));
+  if (const std::string warning = warm_up_remembering(engine_, probe.next()); !warning.empty()) log_.warn(warning);
   launch_.startup.end("GEMM choices and attention plans");
   meter_->restart(clock_seconds());
 }

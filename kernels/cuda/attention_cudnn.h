@@ -34,7 +34,7 @@ struct AttentionPlanKey {
 };
 
 /// The plans of one context, and the scratch memory that the hungriest of them needs. A plan is built when its shape is
-/// first seen, which takes tens of milliseconds and may allocate: the trainer's warm-up does it before the first step.
+/// first seen, which takes a while and may allocate: the trainer's warm-up does it before the first step.
 /// Numbers and lengths of documents that the warm-up did not see may want a plan later; once each, as they are rounded
 /// up to powers of two.
 class AttentionPlans {

@@ -12,6 +12,7 @@
 #include "kernels/cuda/attention_cudnn.h"
 #include "kernels/cuda/attention_flash.h"
 #include "kernels/cuda/attention_plain.h"
+#include "tests/gpu/attention_args.h"
 #include "tests/gpu/twin.h"
 
 namespace trainer::testing {
@@ -60,14 +61,7 @@ class Layer {
                 .dq = dqkv.col_range(0, width),
                 .dk = dqkv.col_range(width, kv_width),
                 .dv = dqkv.col_range(width + kv_width, kv_width)};
-    forward = {.shape = backward.shape,
-               .q = backward.q,
-               .k = backward.k,
-               .v = backward.v,
-               .q_starts = starts,
-               .kv_starts = starts,
-               .out = backward.out,
-               .lse = backward.lse};
+    forward = forward_of(backward);
     randomise(qkv, 1);
     randomise(backward.dout, 2);
     synchronize(gpu_context());

@@ -11,6 +11,7 @@
 #include "kernels/cuda/attention_cudnn.h"
 #include "kernels/cuda/attention_flash.h"
 #include "kernels/cuda/attention_plain.h"
+#include "tests/gpu/attention_args.h"
 #include "tests/gpu/attention_volta.h"
 #include "tests/gpu/twin.h"
 
@@ -107,16 +108,7 @@ class Problem {
     bits_ = dtype == Dtype::bf16 ? 8 : dtype == Dtype::f16 ? 11 : 17;
   }
 
-  ops::AttentionForwardArgs forward(const Context& ctx) const {
-    return {.shape = shape,
-            .q = q->tensor(ctx),
-            .k = k->tensor(ctx),
-            .v = v->tensor(ctx),
-            .q_starts = q_starts_.tensor(ctx),
-            .kv_starts = kv_starts_.tensor(ctx),
-            .out = out->tensor(ctx),
-            .lse = lse->tensor(ctx)};
-  }
+  ops::AttentionForwardArgs forward(const Context& ctx) const { return forward_of(backward(ctx)); }
   ops::AttentionBackwardArgs backward(const Context& ctx) const {
     return {.shape = shape,
             .q = q->tensor(ctx),

@@ -8,6 +8,7 @@
 
 #include "core/runtime/rng.h"
 #include "kernels/cuda/attention_cudnn.h"
+#include "tests/gpu/attention_args.h"
 #include "tests/gpu/twin.h"
 
 #define TRAINER_REQUIRE_LARGE() \
@@ -236,14 +237,7 @@ TEST(GpuLarge, CudnnFindsTheLastDocument) {
     if (choice == AttentionChoice::cudnn &&
         !ops::cuda::cudnn_attention_fits(ctx, args.shape, args.q, args.k, where, where))
       return false;
-    ops::attention_forward(ctx, {.shape = args.shape,
-                                 .q = args.q,
-                                 .k = args.k,
-                                 .v = args.v,
-                                 .q_starts = where,
-                                 .kv_starts = where,
-                                 .out = args.out,
-                                 .lse = args.lse});
+    ops::attention_forward(ctx, forward_of(args));
     ops::attention_backward(ctx, args);
     synchronize(ctx);
     return true;
