@@ -6,6 +6,7 @@
 #include <array>
 
 #include "tests/launch/run_folder.h"
+#include "tests/support/errors.h"
 
 namespace trainer::launch_test {
 namespace {

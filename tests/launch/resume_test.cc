@@ -8,6 +8,8 @@
 #include <tuple>
 
 #include "tests/launch/run_folder.h"
+#include "tests/support/errors.h"
+#include "tests/support/files.h"
 
 namespace trainer::launch_test {
 namespace {

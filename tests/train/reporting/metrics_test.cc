@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "core/runtime/check.h"
-#include "tests/train/reporting/temporary_folder.h"
+#include "tests/support/files.h"
 
 namespace trainer {
 namespace {
