@@ -2,7 +2,7 @@
 #include <filesystem>
 #include <thread>
 
-#include "core/checkpoint/agreement.h"
+#include "parallel/host_exchange.h"
 #include "tests/checkpoint/support.h"
 #include "tests/support/errors.h"
 #include "tests/support/files.h"
@@ -16,8 +16,7 @@ class SharedFolder {
  public:
   SharedFolder() {
     if (test_world().rank() == 0) folder_ = std::make_unique<TemporaryFolder>();
-    path_ = folder_ ? folder_->path() : "";
-    checkpoint::broadcast_text(test_world(), path_, 0);
+    path_ = broadcast_string(test_world(), folder_ ? folder_->path() : "", 0);
   }
   ~SharedFolder() { test_world().barrier(); }
   SharedFolder(const SharedFolder&) = delete;
@@ -131,7 +130,7 @@ std::string message_of_save(const std::string& folder, ExitCode code,
   std::string message = error_of(code, [&] { save_checkpoint(request_for(folder, 2, pieces), test_world(), fault); });
   test_world().barrier();
   EXPECT_EQ(names_in(folder), before);
-  const std::vector<std::string> all = checkpoint::gather_texts(test_world(), message);
+  const std::vector<std::string> all = gather_strings(test_world(), message);
   for (const std::string& other : all) EXPECT_EQ(other, message);
   return message;
 }
