@@ -41,7 +41,7 @@ class HostCommunicator final : public Communicator {
     std::int64_t first = 0, count = 0;
   };
 
-  std::int64_t enter(std::int64_t count) const;
+  std::int64_t enter(std::int64_t count) const { return enter_collective(options_.fault, count); }
   void announce(const Collective& collective, std::int64_t bytes);
   void clear_pieces() { std::fill(pieces_.begin(), pieces_.end(), Piece{}); }
   char* scratch(int r) { return scratch_.data() + scratch_slot_ * r; }
@@ -60,13 +60,6 @@ class HostCommunicator final : public Communicator {
   std::int64_t scratch_slot_ = 0;
 };
 
-/// Carries out planned faults; returns the count to use.
-std::int64_t HostCommunicator::enter(std::int64_t count) const {
-  if (options_.fault == nullptr) return count;
-  options_.fault->at("collective");
-  return options_.fault->wrong_count() && count > 0 ? count - 1 : count;
-}
-
 void HostCommunicator::announce(const Collective& collective, std::int64_t bytes) {
   exchange_.announce(collective, bytes, pieces_);
 }
@@ -84,7 +77,7 @@ void HostCommunicator::reduce(Dtype dtype, ReduceOp op, std::int64_t count, char
 }
 
 void HostCommunicator::all_reduce(const Context& /*ctx*/, const Tensor& data, ReduceOp op) {
-  TRAINER_CHECK(data.contiguous(), "collectives take contiguous tensors");
+  check_all_reduce(data);
   const std::int64_t element = dtype_size(data.dtype);
   const Collective collective{
       .count = enter(data.numel()), .kind = CollectiveKind::all_reduce, .dtype = data.dtype, .op = op};
@@ -133,9 +126,7 @@ void HostCommunicator::all_reduce_segment(const Collective& collective, char* da
 }
 
 void HostCommunicator::reduce_scatter(const Context& /*ctx*/, const Tensor& in, const Tensor& out) {
-  TRAINER_CHECK(in.contiguous() && out.contiguous() && in.dtype == out.dtype && in.numel() == out.numel() * size(),
-                "reduce_scatter of {} {} elements into {} {} on {} ranks", in.numel(), dtype_name(in.dtype),
-                out.numel(), dtype_name(out.dtype), size());
+  check_reduce_scatter(*this, in, out);
   const std::int64_t element = dtype_size(in.dtype);
   const std::int64_t part_bytes = out.numel() * element;
   const Collective collective{
@@ -168,9 +159,7 @@ void HostCommunicator::reduce_scatter(const Context& /*ctx*/, const Tensor& in, 
 }
 
 void HostCommunicator::all_gather(const Context& /*ctx*/, const Tensor& in, const Tensor& out) {
-  TRAINER_CHECK(in.contiguous() && out.contiguous() && in.dtype == out.dtype && out.numel() == in.numel() * size(),
-                "all_gather of {} {} elements into {} {} on {} ranks", in.numel(), dtype_name(in.dtype), out.numel(),
-                dtype_name(out.dtype), size());
+  check_all_gather(*this, in, out);
   const std::int64_t element = dtype_size(in.dtype);
   const Collective collective{.count = enter(in.numel()), .kind = CollectiveKind::all_gather, .dtype = in.dtype};
   const std::int64_t bytes = collective.count * element;
@@ -204,7 +193,7 @@ void HostCommunicator::rotate(const Context& ctx, const Tensor& in, const Tensor
 }
 
 void HostCommunicator::broadcast(const Context& /*ctx*/, const Tensor& data, int root) {
-  TRAINER_CHECK(data.contiguous() && root >= 0 && root < size(), "broadcast from root {} of {} ranks", root, size());
+  check_broadcast(*this, data, root);
   const Collective collective{
       .count = enter(data.numel()), .root = root, .kind = CollectiveKind::broadcast, .dtype = data.dtype};
   const std::int64_t bytes = collective.count * dtype_size(data.dtype);

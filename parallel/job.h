@@ -35,6 +35,10 @@ struct CommunicatorOptions {
   std::int64_t peer_copy_bytes = 0;
 };
 
+/// Carries out the faults that `fault` (may be null) plans for a collective of `count` elements. Returns the count to
+/// use.
+std::int64_t enter_collective(const FaultPlan* fault, std::int64_t count);
+
 /// One object a process.
 class Job {
  public:
