@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/runtime/device.h"
+#include "core/runtime/divide.h"
 #include "parallel/collective_exchange.h"
 #include "parallel/reduce.h"
 
@@ -66,7 +67,7 @@ void HostCommunicator::announce(const Collective& collective, std::int64_t bytes
 
 void HostCommunicator::reserve_scratch(std::int64_t bytes_per_rank) {
   constexpr std::int64_t kAlignment = 64;
-  scratch_slot_ = (bytes_per_rank + kAlignment - 1) / kAlignment * kAlignment;
+  scratch_slot_ = round_up(bytes_per_rank, kAlignment);
   const auto needed = static_cast<std::size_t>(scratch_slot_ * size());
   if (scratch_.size() < needed) scratch_.resize(needed);
 }

@@ -11,6 +11,7 @@
 #include "core/config/schema.h"
 #include "core/runtime/check.h"
 #include "core/runtime/counted.h"
+#include "core/runtime/divide.h"
 
 namespace trainer {
 namespace {
@@ -139,7 +140,7 @@ class Checker {
   void activation() {
     const std::int64_t hidden = config_.model.hidden_size;
     if (config_.model.activation == Activation::swiglu && given_.model.intermediate_size == 0) {
-      const std::int64_t llama = (8 * hidden / 3 + 63) / 64 * 64;
+      const std::int64_t llama = round_up(8 * hidden / 3, 64);
       fault({"model.intermediate_size", "model.activation", "model.hidden_size"},
             "swiglu needs an intermediate_size; right would be {} (8/3 x hidden_size {}, as in Llama, rounded up to a "
             "multiple of 64)",

@@ -3,15 +3,10 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/runtime/divide.h"
+
 namespace trainer {
 namespace {
-
-constexpr std::int64_t kAlignElements =
-    64;  // 16-byte accesses and whole cache lines for every dtype, also of a ZeRO shard
-
-std::int64_t align_up(std::int64_t n, std::int64_t multiple) {
-  return (n + multiple - 1) / multiple * multiple;
-}
 
 std::int64_t divide_exactly(const ParamDecl& decl, std::int64_t n, std::int64_t parts) {
   if (n % parts != 0) fail(ExitCode::config, "{}: {} does not divide by tensor_parallel_size {}", decl.name, n, parts);
@@ -66,13 +61,13 @@ ParamLayout::ParamLayout(std::vector<ParamDecl> decls, const TpPlace& place, int
     if (declared.block >= num_blocks()) blocks_.resize(static_cast<std::size_t>(declared.block) + 1);
     Block& block = blocks_[static_cast<std::size_t>(declared.block)];
     LocalParam local = place_param(declared, place);
-    local.offset = declared.fused_with_previous ? block.numel : align_up(block.numel, kAlignElements);
+    local.offset = declared.fused_with_previous ? block.numel : round_up(block.numel, kAlignment);
     // The gap before an aligned parameter is zero everywhere, so it may ride along in a merged range.
     const std::int64_t gap = local.offset - block.numel;
     block.numel = local.offset + local.numel();
     if (declared.dims == 1) {
       local.vector_offset =
-          declared.fused_with_previous ? block.vector_numel : align_up(block.vector_numel, kAlignElements);
+          declared.fused_with_previous ? block.vector_numel : round_up(block.vector_numel, kAlignment);
       block.vector_numel = local.vector_offset + local.numel();
     }
     block.params.push_back(id);
@@ -87,7 +82,7 @@ ParamLayout::ParamLayout(std::vector<ParamDecl> decls, const TpPlace& place, int
     }
     locals_.push_back(local);
   }
-  for (Block& block : blocks_) block.numel = align_up(block.numel, kAlignElements * zero_size);
+  for (Block& block : blocks_) block.numel = round_up(block.numel, kAlignment * zero_size);
 }
 
 std::int64_t ParamLayout::numel() const {

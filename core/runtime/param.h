@@ -74,8 +74,11 @@ struct TpPlace {
 /// The memory layout of all parameters on one rank: a pure function of the declarations and of the place in the mesh.
 class ParamLayout {
  public:
-  /// `zero_size`: each block is padded to a multiple of it, so that it splits evenly. Throws Error(config) when a split
-  /// does not divide.
+  /// Elements by which parameters and ZeRO shards are aligned: 16-byte accesses and whole cache lines for every dtype.
+  static constexpr std::int64_t kAlignment = 64;
+
+  /// `zero_size`: each block is padded to a multiple of it x kAlignment, so that it splits evenly. Throws Error(config)
+  /// when a split does not divide.
   ParamLayout(std::vector<ParamDecl> decls, const TpPlace& place, int zero_size);
 
   int num_blocks() const { return static_cast<int>(blocks_.size()); }

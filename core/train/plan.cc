@@ -11,6 +11,7 @@
 
 #include "core/runtime/check.h"
 #include "core/runtime/counted.h"
+#include "core/runtime/divide.h"
 #include "core/train/cards.h"
 #include "core/train/engine_parts.h"
 #include "core/train/reporting/tables.h"
@@ -65,7 +66,7 @@ std::int64_t attention_scratch(const Config& config, const ModelShape& shape, in
   if (config.data.intra_document_attention && has_cudnn_documents(sm) && shape.head_dim % 16 == 0)
     return document_scratch(shape);
   constexpr std::int64_t kTile = 64;
-  const std::int64_t length = (shape.seq_length + kTile - 1) / kTile * kTile;
+  const std::int64_t length = round_up(shape.seq_length, kTile);
   const std::int64_t head_elements = shape.tokens * shape.heads * shape.head_dim;
   const std::int64_t scores = shape.sequences * shape.heads * length * length * dtype_size(shape.dtype);
   const std::int64_t parts = config.train.deterministic ? scores : head_elements * dtype_size(Dtype::f32);
