@@ -9,6 +9,7 @@
 
 #include "core/config/resolve.h"
 #include "core/config/schema.h"
+#include "core/runtime/attention_support.h"
 #include "core/runtime/check.h"
 #include "core/runtime/counted.h"
 #include "core/runtime/divide.h"
@@ -161,7 +162,7 @@ class Checker {
       fault({"train.attention", "precision.dtype"},
             "cuDNN's attention has 16-bit types only; right would be builtin or auto, or precision.dtype bf16 or fp16");
     }
-    if (const std::int64_t head_dim = config_.model.head_dim; cudnn && (head_dim % 8 != 0 || head_dim > 128)) {
+    if (const std::int64_t head_dim = config_.model.head_dim; cudnn && !cudnn_takes_head_dim(head_dim)) {
       fault({"train.attention", "model.head_dim"},
             "cuDNN's attention has heads of up to 128 that divide by 8, and head_dim is {}; right would be builtin or "
             "auto",
@@ -173,7 +174,7 @@ class Checker {
             "cuDNN's attention within documents does not give the same bits in every run; right would be builtin or "
             "auto, or deterministic false");
     }
-    if (cudnn && config_.model.head_dim % 16 != 0) {
+    if (cudnn && !cudnn_documents_take_head_dim(config_.model.head_dim)) {
       fault({"train.attention", "data.intra_document_attention", "model.head_dim"},
             "cuDNN's attention within documents wants heads that divide by 16, and head_dim is {}; right would be "
             "builtin "

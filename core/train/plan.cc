@@ -9,10 +9,10 @@
 #include <numeric>
 #include <utility>
 
+#include "core/runtime/attention_support.h"
 #include "core/runtime/check.h"
 #include "core/runtime/counted.h"
 #include "core/runtime/divide.h"
-#include "core/train/cards.h"
 #include "core/train/engine_parts.h"
 #include "core/train/reporting/tables.h"
 #include "parallel/plan_communicator.h"
@@ -61,9 +61,9 @@ std::int64_t document_scratch(const ModelShape& shape) {
 /// key/value heads, dK and dV of every query head in 16 bits. As measured with cuDNN 9 on an H200.
 std::int64_t attention_scratch(const Config& config, const ModelShape& shape, int sm) {
   const bool served = has_cudnn_attention(sm) && config.train.attention != AttentionChoice::builtin &&
-                      config.model.attention_dropout == 0 && shape.head_dim % 8 == 0 && shape.head_dim <= 128;
+                      config.model.attention_dropout == 0 && cudnn_takes_head_dim(shape.head_dim);
   if (!served || dtype_size(shape.dtype) != 2) return 0;
-  if (config.data.intra_document_attention && has_cudnn_documents(sm) && shape.head_dim % 16 == 0)
+  if (config.data.intra_document_attention && has_cudnn_documents(sm) && cudnn_documents_take_head_dim(shape.head_dim))
     return document_scratch(shape);
   constexpr std::int64_t kTile = 64;
   const std::int64_t length = round_up(shape.seq_length, kTile);

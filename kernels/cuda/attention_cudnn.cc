@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/runtime/attention_support.h"
 #include "core/runtime/cuda_check.h"
 #include "core/runtime/device.h"
 #include "core/runtime/divide.h"
@@ -406,8 +407,9 @@ AttentionPlanKey key_of(const Context& ctx, const AttentionBackwardArgs& args) {
 bool documents_fit(const Context& ctx, const AttentionShape& shape, const Tensor& q, const Tensor& k,
                    const Tensor& q_starts, const Tensor& kv_starts) {
   constexpr std::size_t kLeastVersion = 91900;
-  return ctx.backend->properties.sm == 90 && cudnnGetVersion() >= kLeastVersion && !ctx.deterministic &&
-         shape.head_dim % 16 == 0 && q_starts.data == kv_starts.data && q.rows == k.rows && q_starts.cols - 1 <= q.rows;
+  return has_cudnn_documents(ctx.backend->properties.sm) && cudnnGetVersion() >= kLeastVersion && !ctx.deterministic &&
+         cudnn_documents_take_head_dim(shape.head_dim) && q_starts.data == kv_starts.data && q.rows == k.rows &&
+         q_starts.cols - 1 <= q.rows;
 }
 
 }  // namespace
@@ -415,8 +417,8 @@ bool documents_fit(const Context& ctx, const AttentionShape& shape, const Tensor
 bool cudnn_attention_fits(const Context& ctx, const AttentionShape& shape, const Tensor& q, const Tensor& k,
                           const Tensor& q_starts, const Tensor& kv_starts) {
   const bool sixteen_bit = q.dtype == Dtype::bf16 || q.dtype == Dtype::f16;
-  return ctx.backend->properties.sm >= 80 && sixteen_bit && shape.dropout.p == 0.0 && shape.head_dim % 8 == 0 &&
-         shape.head_dim <= 128 &&
+  return has_cudnn_attention(ctx.backend->properties.sm) && sixteen_bit && shape.dropout.p == 0.0 &&
+         cudnn_takes_head_dim(shape.head_dim) &&
          (one_length(shape, q, k, q_starts) || documents_fit(ctx, shape, q, k, q_starts, kv_starts));
 }
 
