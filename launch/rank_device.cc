@@ -3,31 +3,31 @@
 #include <unistd.h>
 
 #include <cstdlib>
-#include <string_view>
+#include <optional>
 
 #include "core/runtime/check.h"
 #include "core/runtime/counted.h"
-#include "parallel/job_ranks.h"
+#include "core/runtime/environment.h"
+#include "core/train/cards.h"
 
 namespace trainer {
 namespace {
 
 std::string cpu_description() {
-  const char* text = std::getenv("OMP_NUM_THREADS");  // NOLINT(concurrency-mt-unsafe): no thread changes it
-  const long threads = text != nullptr ? std::atol(text) : sysconf(_SC_NPROCESSORS_ONLN);
+  const std::string given(environment_variable("OMP_NUM_THREADS"));
+  const long threads = given.empty() ? sysconf(_SC_NPROCESSORS_ONLN) : std::atol(given.c_str());
   return fmt::format("cpu ({})", counted(threads, "thread"));
 }
 
 bool may_share_cards() {
-  const char* text = std::getenv("TRAINER_SHARE_DEVICE");  // NOLINT(concurrency-mt-unsafe): no thread changes it
-  return text != nullptr && std::string_view(text) == "1";
+  return environment_variable("TRAINER_SHARE_DEVICE") == "1";
 }
 
 /// NCCL refuses two ranks on one card of a host. Under names of their own they are on different hosts for it, and talk
 /// over sockets.
 void pretend_own_host(int local_rank) {
   // NOLINTNEXTLINE(concurrency-mt-unsafe): before any thread starts
-  setenv("NCCL_HOSTID", fmt::format("{}-rank-{}", this_process().host, local_rank).c_str(), /*overwrite=*/0);
+  setenv("NCCL_HOSTID", fmt::format("{}-rank-{}", host_name(), local_rank).c_str(), /*overwrite=*/0);
 }
 
 /// The card of a rank: the only one that it sees (launchers that confine ranks show each its own as number 0), or one

@@ -1,13 +1,11 @@
 #include "core/train/engine.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <array>
 #include <exception>
 #include <limits>
 
 #include "core/config/resolve.h"
+#include "core/runtime/environment.h"
 #include "kernels/gemm_choices.h"
 #include "kernels/op_profiler.h"
 #include "optim/update_state.h"
@@ -19,10 +17,8 @@ namespace trainer {
 namespace {
 
 int ranks_on_this_host(Communicator& world) {
-  std::array<char, 256> name{};
-  if (gethostname(name.data(), name.size() - 1) != 0) return world.size();
-  const std::vector<std::string> hosts = gather_strings(world, name.data());
-  return static_cast<int>(std::count(hosts.begin(), hosts.end(), name.data()));
+  const std::vector<std::string> hosts = gather_strings(world, host_name());
+  return static_cast<int>(std::count(hosts.begin(), hosts.end(), host_name()));
 }
 
 }  // namespace

@@ -6,10 +6,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <vector>
 
 #include "core/runtime/check.h"
+#include "core/runtime/environment.h"
 #include "core/train/reporting/tables.h"
 
 namespace trainer {
@@ -75,7 +75,7 @@ std::string progress_line(const StepRecord& record, std::int64_t total_steps, st
 
 Terminal find_terminal(int file_descriptor) {
   if (isatty(file_descriptor) == 0) return {};
-  if (std::getenv("OMPI_COMM_WORLD_SIZE") == nullptr) return {true, columns_of(file_descriptor)};
+  if (environment_variable("OMPI_COMM_WORLD_SIZE").empty()) return {true, columns_of(file_descriptor)};
   // Our own output is a pseudo-terminal that Open MPI made; what the user looks at is the output of the launcher, our
   // parent. Opened for writing without making it our controlling terminal.
   const std::string path = fmt::format("/proc/{}/fd/{}", getppid(), file_descriptor);
