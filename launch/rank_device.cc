@@ -46,21 +46,30 @@ int card_of(int local_rank, int local_size, int cards) {
        local_size, cards == 1 ? "1 CUDA card is" : fmt::format("{} CUDA cards are", cards), counted(cards, "rank"));
 }
 
-}  // namespace
-
-RankDevice::RankDevice(DeviceChoice choice, int local_rank, int local_size) : description_(cpu_description()) {
-  if (choice == DeviceChoice::cpu) return;
+/// The card of this rank; nothing where it computes on the CPU.
+std::optional<Device> card_of_rank(DeviceChoice choice, int local_rank, int local_size) {
+  if (choice == DeviceChoice::cpu) return std::nullopt;
   // Kernels are loaded when they are first called, as CUDA 12.2 and later do by themselves.
   setenv("CUDA_MODULE_LOADING", "LAZY", /*overwrite=*/0);  // NOLINT(concurrency-mt-unsafe): before any thread starts
   const int cards = device_count();
-  if (cards == 0) {
-    if (choice == DeviceChoice::cuda)
-      fail(ExitCode::config,
-           "train.device is cuda, but there is no CUDA card for this build (see trainer --version); set "
-           "train.device: cpu or auto");
-    return;
-  }
-  const Device device{DeviceKind::cuda, card_of(local_rank, local_size, cards)};
+  if (cards > 0) return Device{DeviceKind::cuda, card_of(local_rank, local_size, cards)};
+  if (choice == DeviceChoice::cuda)
+    fail(ExitCode::config,
+         "train.device is cuda, but there is no CUDA card for this build (see trainer --version); set "
+         "train.device: cpu or auto");
+  return std::nullopt;
+}
+
+}  // namespace
+
+RankDevice::RankDevice(const Config& config, int local_rank, int local_size) : description_(cpu_description()) {
+  if (const auto device = card_of_rank(config.train.device, local_rank, local_size)) open_card(*device);
+  check_card(config, card(), properties_.sm);
+  context_.deterministic = config.train.deterministic;
+  context_.attention = config.train.attention;
+}
+
+void RankDevice::open_card(Device device) {
   device_ = std::make_unique<DeviceContext>(device);
   context_ = device_->context();
   backend_ = make_cuda_backend(context_);
