@@ -100,8 +100,7 @@ class Bench {
     synchronize(ctx);
     std::vector<double> times;
     for (std::size_t i = 0; i < kRuns; ++i) times.push_back(marks[i + 1].milliseconds_since(marks[i]));
-    std::sort(times.begin(), times.end());
-    return times[kRuns / 2];
+    return median(times);
   }
 
   std::vector<Pool> pools_;

@@ -10,6 +10,7 @@
 
 #include "core/runtime/check.h"
 #include "core/runtime/environment.h"
+#include "core/runtime/median.h"
 #include "core/train/reporting/tables.h"
 
 namespace trainer {
@@ -50,10 +51,7 @@ void TimeLeft::add(double step_ms) {
 
 std::optional<double> TimeLeft::seconds(std::int64_t steps) const {
   if (newest_ms_.empty() || steps <= 0) return std::nullopt;
-  std::vector<double> sorted(newest_ms_.begin(), newest_ms_.end());
-  const auto middle = sorted.begin() + std::ssize(sorted) / 2;
-  std::nth_element(sorted.begin(), middle, sorted.end());
-  return 1e-3 * *middle * static_cast<double>(steps);
+  return 1e-3 * median({newest_ms_.begin(), newest_ms_.end()}) * static_cast<double>(steps);
 }
 
 std::string step_line(const StepRecord& record, std::int64_t total_steps, std::optional<double> seconds_left) {
