@@ -58,9 +58,8 @@ void ReducingGradSink::for_each_partial(const Use& use) {
   for (int block = 0; block < layout_.num_blocks(); ++block) {
     const FlatRange kept = range(block);
     for (const FlatRange& part : layout_.tp_partial(block)) {
-      const std::int64_t first = std::max(part.first, kept.first);
-      const std::int64_t end = std::min(part.first + part.count, kept.first + kept.count);
-      if (first < end) use(shard(block).flat_range(first - kept.first, end - first));
+      const FlatRange own = intersect(part, kept);
+      if (own.count > 0) use(shard(block).flat_range(own.first - kept.first, own.count));
     }
   }
 }

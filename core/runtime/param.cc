@@ -47,7 +47,7 @@ LocalParam place_param(const ParamDecl& decl, const TpPlace& place) {
 }
 
 void append_range(std::vector<FlatRange>& ranges, std::int64_t first, std::int64_t count) {
-  if (!ranges.empty() && ranges.back().first + ranges.back().count == first)
+  if (!ranges.empty() && ranges.back().end() == first)
     ranges.back().count += count;
   else
     ranges.push_back({first, count});
@@ -76,8 +76,7 @@ ParamLayout::ParamLayout(std::vector<ParamDecl> decls, const TpPlace& place, int
     } else if (declared.arrival == GradArrival::partial && place.size > 1) {
       TRAINER_CHECK(declared.split == ParamSplit::replicated, "{}: only a replicated parameter has a partial gradient",
                     declared.name);
-      const bool follows = !block.tp_partial.empty() &&
-                           block.tp_partial.back().first + block.tp_partial.back().count == local.offset - gap;
+      const bool follows = !block.tp_partial.empty() && block.tp_partial.back().end() == local.offset - gap;
       append_range(block.tp_partial, follows ? local.offset - gap : local.offset, local.numel() + (follows ? gap : 0));
     }
     locals_.push_back(local);

@@ -130,9 +130,9 @@ void Engine::poison_gradients() {
     known = true;
     const int block = layout.decl(id).block;
     const FlatRange shard = parts_->optimizer.range(block);
-    const std::int64_t first = std::max(shard.first, layout.local(id).offset);
-    if (first >= std::min(shard.first + shard.count, layout.local(id).offset + layout.local(id).real_numel())) continue;
-    ops::fill(ctx_, {.x = parts_->sink.shard(block).flat_range(first - shard.first, 1), .value = poison->value});
+    const FlatRange here = intersect(layout.local(id).real_range(), shard);
+    if (here.count == 0) continue;
+    ops::fill(ctx_, {.x = parts_->sink.shard(block).flat_range(here.first - shard.first, 1), .value = poison->value});
     return;
   }
   if (!known)
