@@ -32,7 +32,7 @@ Arena::Arena(Device device, const MemoryPlan& plan) : measuring_(false), capacit
 }
 
 Tensor Arena::take(MemoryClass memory_class, std::string_view name, std::int64_t rows, std::int64_t cols, Dtype dtype) {
-  const std::size_t c = index(memory_class);
+  const auto c = static_cast<std::size_t>(memory_class);
   const std::int64_t bytes = rows * cols * dtype_size(dtype);
   const std::int64_t start = used_[c];
   used_[c] = start + aligned(bytes);
