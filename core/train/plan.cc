@@ -15,6 +15,7 @@
 #include "core/runtime/divide.h"
 #include "core/train/engine_parts.h"
 #include "core/train/reporting/tables.h"
+#include "parallel/job.h"
 #include "parallel/plan_communicator.h"
 
 namespace trainer {
@@ -30,8 +31,6 @@ constexpr std::int64_t kCudaContext = 560 * kMiB;
 constexpr std::int64_t kFirstCommunicator = 1376 * kMiB;
 /// Buffers of each further one. Not measured: an estimate, on the safe side, that leaves the code to the first.
 constexpr std::int64_t kFurtherCommunicator = 1024 * kMiB;
-/// What comm.peer_copies takes in each group (parallel/nccl_peers.cc).
-constexpr std::int64_t kPeerCopies = 256 * kMiB;
 
 /// Communicators of a rank: a group with all ranks of the one that it is split from shares that one's
 /// (parallel/nccl_communicator.cc).
@@ -82,7 +81,7 @@ std::vector<MemoryReserve> gpu_reserves(const Config& config, const Mesh& mesh, 
   if (const int count = communicators(mesh); count > 0) {
     reserves.push_back({"NCCL", kFirstCommunicator + (count - 1) * kFurtherCommunicator, true});
     // Beside other groups, that of all ranks carries single numbers only.
-    if (config.comm.peer_copies) reserves.push_back({"peer copies", std::max(1, count - 1) * kPeerCopies, false});
+    if (config.comm.peer_copies) reserves.push_back({"peer copies", std::max(1, count - 1) * kPeerScratchBytes, false});
   }
   return reserves;
 }
@@ -157,7 +156,7 @@ std::string largest_table(const Config& config, const MemoryEstimate& estimate) 
 std::string plan_check(const MemoryEstimate& estimate, std::int64_t used_bytes) {
   const std::int64_t off = used_bytes - estimate.total_bytes();
   const double share = static_cast<double>(off) / static_cast<double>(estimate.total_bytes());
-  const bool holds = std::abs(off) <= 512 * kMiB || std::abs(share) <= 0.03;
+  const bool holds = std::abs(off) <= kPlanTolerance || std::abs(share) <= 0.03;
   return fmt::format("memory: {} planned, {} in use on the card ({:+.1f} %, {:+} MiB): {} 3 % or 512 MiB",
                      format_bytes(estimate.total_bytes()), format_bytes(used_bytes), 100 * share, off / kMiB,
                      holds ? "within" : "NOT within");
