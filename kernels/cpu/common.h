@@ -2,7 +2,6 @@
 #pragma once
 #include <algorithm>
 #include <cstdint>
-#include <utility>
 
 #include "core/runtime/check.h"
 #include "core/runtime/divide.h"
