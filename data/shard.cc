@@ -4,8 +4,6 @@
 #include <bit>
 #include <cstring>
 #include <filesystem>
-#include <limits>
-#include <utility>
 
 #include "core/runtime/check.h"
 #include "data/hdf5_shard.h"

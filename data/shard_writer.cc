@@ -8,7 +8,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <system_error>
-#include <utility>
+#include <vector>
 
 #include "core/runtime/check.h"
 #include "core/runtime/discard.h"

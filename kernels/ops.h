@@ -50,17 +50,16 @@ struct UpdateState {
   double grad_factor = 1.0;  // stored gradient x this = the gradient that the optimizer uses
   double loss_sum = 0.0;     // over the target tokens of the global batch
   double z_loss_sum = 0.0;
-  double target_tokens = 0.0;  // unmasked targets of the global batch
-  std::int64_t first_bad =
-      0;                     // index of the first parameter with a non-finite gradient; kNoBadTensor when there is none
-  std::int64_t skipped = 0;  // 1: the step was not applied
+  double target_tokens = 0.0;       // unmasked targets of the global batch
+  std::int64_t first_bad = 0;       // index of the first tensor with a non-finite gradient, or kNoBadTensor
+  std::int64_t skipped = 0;         // 1: the step was not applied
   std::int64_t scale_at_floor = 0;  // 1: skipped although the scale was already at min_scale
 };
 constexpr std::int64_t kNoBadTensor = INT64_MAX;
 
 /// Dropout draws element (row, col) by the global index (row_offset + row) x total_cols + col_offset + col of the
-/// stream `key`, so that a mask does not depend on the layout. Keep when uniform >= p; kept values are divided by 1 -
-/// p.
+/// stream `key`, so that a mask does not depend on the layout. An element is kept when uniform >= p, and then divided
+/// by 1 - p.
 struct DropoutKey {
   double p = 0.0;
   std::uint64_t key = 0;  // of (seed, step, site)
@@ -348,8 +347,8 @@ struct SquaredNormArgs {
 /// floor).
 struct PrepareUpdateArgs {
   UpdateState* state = nullptr;
-  Tensor
-      norm;  // [1, 2] f64: sum of squares of the stored gradients, first bad tensor (inf: none), reduced over the ranks
+  /// [1, 2] f64, reduced over the ranks: sum of squares of the stored gradients, first bad tensor (inf: none).
+  Tensor norm;
   Tensor sums;                  // [1, 3] f64: loss, z-loss, target tokens, reduced over the ranks
   double grad_scale = 1.0;      // as given to cross-entropy; the device's token count corrects it
   double clip_grad_norm = 0.0;  // 0: off

@@ -5,7 +5,6 @@
 
 #include "core/runtime/fault.h"
 #include "core/train/bench.h"
-#include "core/train/cards.h"
 #include "core/train/comm_bench.h"
 #include "core/train/reporting/tables.h"
 #include "core/train/reporting/throughput.h"
@@ -23,15 +22,17 @@ void write_line(const std::string& path, const std::string& line) {
   if (!file.flush()) fail(ExitCode::other, "cannot write to '{}'", path);
 }
 
-/// The links do not depend on the model: where no file describes one, another stands in, which any tensor-parallel size
-/// of --set splits.
+/// The links do not depend on the model: where no file describes one, another stands in. Its heads and its MLP divide
+/// by 2^10 x 3^2 x 5 x 7, so that nearly any tensor-parallel size of --set splits it.
 ConfigOptions with_any_model(const ConfigOptions& options, int ranks) {
   if (!options.files.empty()) return options;
+  constexpr int kDivisible = (1 << 10) * 9 * 5 * 7;
   ConfigOptions all{
       {},
-      {"model.hidden_size=2", "model.num_layers=1", "model.num_attention_heads=322560", "model.head_dim=2",
-       "model.intermediate_size=322560", "model.vocab_size=1", "train.seq_length=1", "train.train_steps=1",
-       "precision.dtype=float32", fmt::format("train.global_batch_size={}", ranks)}};
+      {"model.hidden_size=2", "model.num_layers=1", fmt::format("model.num_attention_heads={}", kDivisible),
+       "model.head_dim=2", fmt::format("model.intermediate_size={}", kDivisible), "model.vocab_size=1",
+       "train.seq_length=1", "train.train_steps=1", "precision.dtype=float32",
+       fmt::format("train.global_batch_size={}", ranks)}};
   all.sets.insert(all.sets.end(), options.sets.begin(), options.sets.end());
   return all;
 }
@@ -56,21 +57,14 @@ ExitCode command_bench(const BenchCommandOptions& options, Bootstrap& bootstrap)
   const FaultPlan no_fault;
   const ConfigOptions sources = options.comm ? with_any_model(options.config, bootstrap.size()) : options.config;
   const Config config = shared_config(sources, bootstrap, *bootstrap.world({}), DataUse::none);
-  const RankDevice rank_device(config.train.device, bootstrap.local_rank(), bootstrap.local_size());
-  check_card(config, rank_device.card(), rank_device.properties().sm);
-  Context ctx = rank_device.context();
-  ctx.deterministic = config.train.deterministic;
-  ctx.attention = config.train.attention;
-  BenchDevice device{.description = rank_device.description(),
-                     .peak_tflops = peak_tflops(rank_device.card(), weight_dtype(config.precision.dtype))};
-  if (ctx.device.kind == DeviceKind::cuda) {
-    const DeviceProperties properties = device_properties(ctx.device);
-    device.pci_bus_id = properties.pci_bus_id;
-    device.total_bytes = properties.total_bytes;
-  }
+  const RankDevice rank_device(config, bootstrap.local_rank(), bootstrap.local_size());
+  const Context& ctx = rank_device.context();
+  const BenchDevice device{.description = rank_device.description(),
+                           .pci_bus_id = rank_device.properties().pci_bus_id,
+                           .peak_tflops = peak_tflops(rank_device.card(), weight_dtype(config.precision.dtype)),
+                           .total_bytes = rank_device.properties().total_bytes};
   const bool lead = bootstrap.rank() == 0;
-  auto world = bootstrap.world(ctx.device, {.timeout_seconds = config.comm.timeout_seconds,
-                                            .peer_copy_bytes = config.comm.peer_copies ? kPeerCopyBytes : 0});
+  auto world = bootstrap.world(ctx.device, communicator_options(config.comm));
   if (options.comm) return bench_comm(options, config, ctx, lead, std::move(world));
   Engine engine(config, ctx, std::move(world), no_fault);
   if (lead) {

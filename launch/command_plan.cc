@@ -1,6 +1,7 @@
 #include <cstdio>
 
 #include "core/config/resolve.h"
+#include "core/runtime/attention_support.h"
 #include "core/runtime/counted.h"
 #include "core/train/cards.h"
 #include "core/train/engine_parts.h"

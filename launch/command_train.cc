@@ -5,7 +5,6 @@
 
 #include "core/runtime/log.h"
 #include "core/runtime/phase_times.h"
-#include "core/train/cards.h"
 #include "core/train/stop_signal.h"
 #include "core/train/trainer.h"
 #include "launch/bootstrap.h"
@@ -14,6 +13,7 @@
 #include "launch/read_config.h"
 
 namespace trainer {
+
 ExitCode command_train(const ConfigOptions& options, Bootstrap& bootstrap) {
   PhaseTimes startup;
   startup.end("program");
@@ -25,11 +25,7 @@ ExitCode command_train(const ConfigOptions& options, Bootstrap& bootstrap) {
   startup.end("configuration");
 
   Log log(/*console=*/bootstrap.rank() == 0);
-  const RankDevice device(config.train.device, bootstrap.local_rank(), bootstrap.local_size());
-  check_card(config, device.card(), device.properties().sm);
-  Context ctx = device.context();
-  ctx.deterministic = config.train.deterministic;
-  ctx.attention = config.train.attention;
+  const RankDevice device(config, bootstrap.local_rank(), bootstrap.local_size());
   RankRow identity;
   identity.rank = bootstrap.rank();
   identity.host = bootstrap.host();
@@ -39,7 +35,7 @@ ExitCode command_train(const ConfigOptions& options, Bootstrap& bootstrap) {
   identity.pci = card.pci_bus_id;
   if (card.numa_node >= 0) identity.numa = std::to_string(card.numa_node);
   identity.nvlink = fmt::format("{}", fmt::join(card.nvlink_peers, " "));
-  const Launch launch{.ctx = ctx,
+  const Launch launch{.ctx = device.context(),
                       .identity = identity,
                       .versions = version_text(),
                       .peak_tflops = peak_tflops(device.card(), weight_dtype(config.precision.dtype)),
@@ -47,11 +43,10 @@ ExitCode command_train(const ConfigOptions& options, Bootstrap& bootstrap) {
                       .step = bootstrap.step(),
                       .startup = startup};
   startup.end("device");
-  std::unique_ptr<Communicator> world =
-      bootstrap.world(ctx.device, {.timeout_seconds = config.comm.timeout_seconds,
-                                   .fault = &fault,
-                                   .stop = &stop,
-                                   .peer_copy_bytes = config.comm.peer_copies ? kPeerCopyBytes : 0});
+  CommunicatorOptions options_of_world = communicator_options(config.comm);
+  options_of_world.fault = &fault;
+  options_of_world.stop = &stop;
+  std::unique_ptr<Communicator> world = bootstrap.world(launch.ctx.device, options_of_world);
   startup.end("communicators");
   return Trainer(config, launch, std::move(world), fault, log).run();
 }

@@ -2,19 +2,13 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cstdlib>
 #include <string_view>
 
 #include "core/runtime/check.h"
+#include "core/runtime/environment.h"
 
 namespace trainer {
 namespace {
-
-/// Empty when it is not set.
-std::string_view text_of(const char* name) {
-  const char* text = std::getenv(name);  // NOLINT(concurrency-mt-unsafe): before any thread starts
-  return text == nullptr ? std::string_view() : text;
-}
 
 template <class T>
 std::optional<T> parse(std::string_view text) {
@@ -26,16 +20,16 @@ std::optional<T> parse(std::string_view text) {
 
 /// The number in a variable of a launcher; 0 when it is not set or not a number.
 int number_of(const char* name) {
-  return parse<int>(text_of(name)).value_or(0);
+  return parse<int>(environment_variable(name)).value_or(0);
 }
 
 /// A variable of ours: what it says is meant.
 template <class T>
 T own_number(const char* name, T otherwise, T least, T most) {
-  if (text_of(name).empty()) return otherwise;
-  const auto value = parse<T>(text_of(name));
+  if (environment_variable(name).empty()) return otherwise;
+  const auto value = parse<T>(environment_variable(name));
   if (!value || !(*value >= least && *value <= most))  // NaN is neither
-    fail(ExitCode::config, "{}: '{}' is not a number from {} to {}", name, text_of(name), least, most);
+    fail(ExitCode::config, "{}: '{}' is not a number from {} to {}", name, environment_variable(name), least, most);
   return *value;
 }
 
@@ -45,7 +39,8 @@ struct Place {
 };
 
 std::optional<Place> own_place() {
-  const bool rank = !text_of("TRAINER_RANK").empty(), size = !text_of("TRAINER_WORLD_SIZE").empty();
+  const bool rank = !environment_variable("TRAINER_RANK").empty(),
+             size = !environment_variable("TRAINER_WORLD_SIZE").empty();
   if (!rank && !size) return std::nullopt;
   if (rank != size)
     fail(ExitCode::config, "{} is set and {} is not: a rank needs both", rank ? "TRAINER_RANK" : "TRAINER_WORLD_SIZE",
@@ -62,24 +57,24 @@ std::optional<Place> place() {
                                        {"PMI_RANK", "PMI_SIZE"},
                                        {"SLURM_PROCID", "SLURM_STEP_NUM_TASKS"}};
   for (const auto& [rank, size] : kNames)
-    if (!text_of(rank).empty() && number_of(size) > 0) return Place{number_of(rank), number_of(size)};
+    if (!environment_variable(rank).empty() && number_of(size) > 0) return Place{number_of(rank), number_of(size)};
   return std::nullopt;
 }
 
 /// Slurm's number of the step, which changes with each start.
 std::string job_name() {
-  if (!text_of("TRAINER_JOB_ID").empty()) return std::string(text_of("TRAINER_JOB_ID"));
-  if (text_of("SLURM_JOB_ID").empty()) return "job";
+  if (!environment_variable("TRAINER_JOB_ID").empty()) return std::string(environment_variable("TRAINER_JOB_ID"));
+  if (environment_variable("SLURM_JOB_ID").empty()) return "job";
   std::string name = "slurm";
   for (const char* part : {"SLURM_JOB_ID", "SLURM_RESTART_COUNT", "SLURM_STEP_ID"})
-    if (!text_of(part).empty()) name += fmt::format("-{}", text_of(part));
+    if (!environment_variable(part).empty()) name += fmt::format("-{}", environment_variable(part));
   return name;
 }
 
 }  // namespace
 
 std::optional<RendezvousOptions> rendezvous_options() {
-  const std::string folder(text_of("TRAINER_RENDEZVOUS"));
+  const std::string folder(environment_variable("TRAINER_RENDEZVOUS"));
   if (folder.empty()) {
     if (own_place())
       fail(ExitCode::config, "TRAINER_RANK is set, but TRAINER_RENDEZVOUS names no folder in which the ranks meet");
@@ -102,7 +97,7 @@ std::optional<RendezvousOptions> rendezvous_options() {
 /// process inside a batch script.
 bool launched_by_mpi() {
   for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK", "PMI_SIZE"})
-    if (!text_of(name).empty()) return true;
+    if (!environment_variable(name).empty()) return true;
   const int tasks = number_of("SLURM_STEP_NUM_TASKS");
   if (tasks > 1)
     fail(ExitCode::config,

@@ -1,8 +1,6 @@
 // The command line: what can be asked, and how errors end the process.
 #include <CLI/CLI.hpp>
 #include <cstdio>
-#include <exception>
-#include <functional>
 #include <sstream>
 
 #include "launch/bootstrap.h"

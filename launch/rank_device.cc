@@ -3,31 +3,31 @@
 #include <unistd.h>
 
 #include <cstdlib>
-#include <string_view>
+#include <optional>
 
 #include "core/runtime/check.h"
 #include "core/runtime/counted.h"
-#include "parallel/job_ranks.h"
+#include "core/runtime/environment.h"
+#include "core/train/cards.h"
 
 namespace trainer {
 namespace {
 
 std::string cpu_description() {
-  const char* text = std::getenv("OMP_NUM_THREADS");  // NOLINT(concurrency-mt-unsafe): no thread changes it
-  const long threads = text != nullptr ? std::atol(text) : sysconf(_SC_NPROCESSORS_ONLN);
+  const std::string given(environment_variable("OMP_NUM_THREADS"));
+  const long threads = given.empty() ? sysconf(_SC_NPROCESSORS_ONLN) : std::atol(given.c_str());
   return fmt::format("cpu ({})", counted(threads, "thread"));
 }
 
 bool may_share_cards() {
-  const char* text = std::getenv("TRAINER_SHARE_DEVICE");  // NOLINT(concurrency-mt-unsafe): no thread changes it
-  return text != nullptr && std::string_view(text) == "1";
+  return environment_variable("TRAINER_SHARE_DEVICE") == "1";
 }
 
 /// NCCL refuses two ranks on one card of a host. Under names of their own they are on different hosts for it, and talk
 /// over sockets.
 void pretend_own_host(int local_rank) {
   // NOLINTNEXTLINE(concurrency-mt-unsafe): before any thread starts
-  setenv("NCCL_HOSTID", fmt::format("{}-rank-{}", this_process().host, local_rank).c_str(), /*overwrite=*/0);
+  setenv("NCCL_HOSTID", fmt::format("{}-rank-{}", host_name(), local_rank).c_str(), /*overwrite=*/0);
 }
 
 /// The card of a rank: the only one that it sees (launchers that confine ranks show each its own as number 0), or one
@@ -46,21 +46,30 @@ int card_of(int local_rank, int local_size, int cards) {
        local_size, cards == 1 ? "1 CUDA card is" : fmt::format("{} CUDA cards are", cards), counted(cards, "rank"));
 }
 
-}  // namespace
-
-RankDevice::RankDevice(DeviceChoice choice, int local_rank, int local_size) : description_(cpu_description()) {
-  if (choice == DeviceChoice::cpu) return;
+/// The card of this rank; nothing where it computes on the CPU.
+std::optional<Device> card_of_rank(DeviceChoice choice, int local_rank, int local_size) {
+  if (choice == DeviceChoice::cpu) return std::nullopt;
   // Kernels are loaded when they are first called, as CUDA 12.2 and later do by themselves.
   setenv("CUDA_MODULE_LOADING", "LAZY", /*overwrite=*/0);  // NOLINT(concurrency-mt-unsafe): before any thread starts
   const int cards = device_count();
-  if (cards == 0) {
-    if (choice == DeviceChoice::cuda)
-      fail(ExitCode::config,
-           "train.device is cuda, but there is no CUDA card for this build (see trainer --version); set "
-           "train.device: cpu or auto");
-    return;
-  }
-  const Device device{DeviceKind::cuda, card_of(local_rank, local_size, cards)};
+  if (cards > 0) return Device{DeviceKind::cuda, card_of(local_rank, local_size, cards)};
+  if (choice == DeviceChoice::cuda)
+    fail(ExitCode::config,
+         "train.device is cuda, but there is no CUDA card for this build (see trainer --version); set "
+         "train.device: cpu or auto");
+  return std::nullopt;
+}
+
+}  // namespace
+
+RankDevice::RankDevice(const Config& config, int local_rank, int local_size) : description_(cpu_description()) {
+  if (const auto device = card_of_rank(config.train.device, local_rank, local_size)) open_card(*device);
+  check_card(config, card(), properties_.sm);
+  context_.deterministic = config.train.deterministic;
+  context_.attention = config.train.attention;
+}
+
+void RankDevice::open_card(Device device) {
   device_ = std::make_unique<DeviceContext>(device);
   context_ = device_->context();
   backend_ = make_cuda_backend(context_);

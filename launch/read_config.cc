@@ -35,4 +35,8 @@ Config shared_config(const ConfigOptions& options, const Bootstrap& bootstrap, C
   return config_from_yaml(broadcast_string(world, text, 0), "the configuration of rank 0");
 }
 
+CommunicatorOptions communicator_options(const CommConfig& config) {
+  return {.timeout_seconds = config.timeout_seconds, .peer_copy_bytes = config.peer_copies ? kPeerCopyBytes : 0};
+}
+
 }  // namespace trainer

@@ -23,4 +23,7 @@ int ranks_asked_for(const ConfigOptions& options, DataUse data);
 /// Collective over `world`.
 Config shared_config(const ConfigOptions& options, const Bootstrap& bootstrap, Communicator& world, DataUse data);
 
+/// What the configuration says of the communicators of a job.
+CommunicatorOptions communicator_options(const CommConfig& config);
+
 }  // namespace trainer

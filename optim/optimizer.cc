@@ -51,13 +51,9 @@ ops::ShardTensors like(const ops::ShardTensors& state, std::int64_t count) {
 
 Optimizer::Optimizer(const Config& config, const ParamLayout& layout, const Mesh& mesh, Arena& arena, Device device,
                      std::int64_t piece_elements)
-    : layout_(layout),
-      config_(config.optimizer),
-      seed_(static_cast<std::uint64_t>(config.train.seed)),
-      weight_dtype_(weight_dtype(config.precision.dtype)),
-      moments_dtype_(moments_dtype(config)),
-      has_m_(config_.name == OptimizerName::adamw || config_.momentum != 0.0),
-      has_v_(config_.name == OptimizerName::adamw) {
+    : layout_(layout), config_(config.optimizer), seed_(static_cast<std::uint64_t>(config.train.seed)) {
+  const Dtype weights = weight_dtype(config.precision.dtype), moments = moments_dtype(config);
+  const bool has_v = config_.name == OptimizerName::adamw, has_m = has_v || config_.momentum != 0.0;
   const auto take = [&](bool wanted, MemoryClass memory_class, std::string_view name, std::int64_t count, Dtype dtype) {
     return wanted ? arena.take(config_.offload ? MemoryClass::host : memory_class, name, 1, count, dtype) : Tensor{};
   };
@@ -66,10 +62,10 @@ Optimizer::Optimizer(const Config& config, const ParamLayout& layout, const Mesh
     Shard shard;
     shard.range = layout.shard(block, mesh.zero().rank(), mesh.zero().size());
     const std::int64_t n = shard.range.count;
-    shard.state.low = take(weight_dtype_ == Dtype::bf16, MemoryClass::masters, "low bits of masters", n, Dtype::u16);
-    shard.state.master = take(weight_dtype_ == Dtype::f16, MemoryClass::masters, "float32 masters", n, Dtype::f32);
-    shard.state.m = take(has_m_, MemoryClass::moments, "first moments", n, moments_dtype_);
-    shard.state.v = take(has_v_, MemoryClass::moments, "second moments", n, moments_dtype_);
+    shard.state.low = take(weights == Dtype::bf16, MemoryClass::masters, "low bits of masters", n, Dtype::u16);
+    shard.state.master = take(weights == Dtype::f16, MemoryClass::masters, "float32 masters", n, Dtype::f32);
+    shard.state.m = take(has_m, MemoryClass::moments, "first moments", n, moments);
+    shard.state.v = take(has_v, MemoryClass::moments, "second moments", n, moments);
     shard.segments = find_segments(block, shard.range);
     shards_.push_back(std::move(shard));
     longest = std::max(longest, n);
@@ -101,9 +97,9 @@ std::vector<Optimizer::Segment> Optimizer::find_segments(int block, const FlatRa
   for (const ParamId id : layout_.params(block)) {
     const ParamDecl& decl = layout_.decl(id);
     const LocalParam& local = layout_.local(id);
-    const std::int64_t first = std::max(local.offset, range.first);
-    const std::int64_t end = std::min(local.offset + local.real_numel(), range.first + range.count);
-    if (decl.trainable && first < end) segments.push_back({id, first - range.first, first - local.offset, end - first});
+    const FlatRange here = intersect(local.real_range(), range);
+    if (decl.trainable && here.count > 0)
+      segments.push_back({id, here.first - range.first, here.first - local.offset, here.count});
   }
   return segments;
 }
@@ -154,13 +150,12 @@ void Optimizer::write_values(const Context& ctx, const Tensor& values, std::int6
   everywhere.weight = whole.flat_range(offset, count);
   ops::master_write(ctx, {in, everywhere});
 
-  const std::int64_t first = std::max(offset, shard.range.first);
-  const std::int64_t end = std::min(offset + count, shard.range.first + shard.range.count);
-  if (first >= end) return;
+  const FlatRange kept = intersect({offset, count}, shard.range);
+  if (kept.count == 0) return;
   ops::ShardTensors exact = shard.state;
   exact.weight = shard_weight;
-  ops::master_write(
-      ctx, {in.flat_range(first - offset, end - first), exact.flat_range(first - shard.range.first, end - first)});
+  ops::master_write(ctx, {in.flat_range(kept.first - offset, kept.count),
+                          exact.flat_range(kept.first - shard.range.first, kept.count)});
 }
 
 void Optimizer::accumulate_norm(const Context& ctx, GradSink& grads, const Tensor& norm) {

@@ -55,8 +55,6 @@ class Optimizer {
   const ops::ShardTensors& tensors(int block) const { return shards_[static_cast<std::size_t>(block)].state; }
   /// Which elements of the block these are.
   FlatRange range(int block) const { return shards_[static_cast<std::size_t>(block)].range; }
-  bool has_m() const { return has_m_; }
-  bool has_v() const { return has_v_; }
   /// Whether tensors() are in the host's memory.
   bool offloaded() const { return stream_.has_value(); }
 
@@ -97,10 +95,6 @@ class Optimizer {
   const ParamLayout& layout_;
   OptimizerConfig config_;
   std::uint64_t seed_;
-  Dtype weight_dtype_;
-  Dtype moments_dtype_;
-  bool has_m_;
-  bool has_v_;
   std::vector<Shard> shards_;
   std::vector<Piece> pieces_;          // block by block
   std::optional<StateStream> stream_;  // when offloaded

@@ -1,6 +1,6 @@
 // The scalars of the optimizer step, seen from the host: how they start, and when a run must end because of them.
 #pragma once
-#include <cstdint>
+#include <string>
 
 #include "core/config/config.h"
 #include "core/runtime/param.h"

@@ -25,7 +25,9 @@ class BlockSlots {
     return block % 2;
   }
 
+  /// Of the blocks between embedding and head.
   bool of_transformer_block(int block) const { return block > 0 && block < last_block_; }
+  int num_transformer_blocks() const { return last_block_ - 1; }
 
   /// A buffer for each slot, as long as the longest of its blocks: [1, longest] of dtype(block), the same for all
   /// blocks of a slot; absent where it has none. numel(block): elements of a block.

@@ -55,12 +55,11 @@ inline Tensor own_part(const Communicator& group, const Tensor& in, const Tensor
   return in.flat_range(group.rank() * like.numel(), like.numel());
 }
 
-/// The conditions of Communicator::rotate.
-inline void check_rotate(const Communicator& group, const Tensor& in, const Tensor& out, int shift) {
-  TRAINER_CHECK(in.contiguous() && out.contiguous() && in.dtype == out.dtype && in.numel() == out.numel() &&
-                    shift >= 0 && shift < group.size(),
-                "rotate of {} {} elements into {} {} by {} of {} ranks", in.numel(), dtype_name(in.dtype), out.numel(),
-                dtype_name(out.dtype), shift, group.size());
-}
+/// What implementations ask of the arguments of their collectives. Throw Error(other).
+void check_all_reduce(const Tensor& data);
+void check_reduce_scatter(const Communicator& group, const Tensor& in, const Tensor& out);
+void check_all_gather(const Communicator& group, const Tensor& in, const Tensor& out);
+void check_rotate(const Communicator& group, const Tensor& in, const Tensor& out, int shift);
+void check_broadcast(const Communicator& group, const Tensor& data, int root);
 
 }  // namespace trainer

@@ -6,11 +6,6 @@
 #include "kernels/ops.h"
 
 namespace trainer {
-namespace {
-
-constexpr std::int64_t kAligned = 64;  // elements: a shard is a multiple of it, and so are its pieces
-
-}  // namespace
 
 ReducingGradSink::ReducingGradSink(const ParamLayout& layout, const Mesh& mesh, const Options& options,
                                    CommQueue& queue, Arena& arena)
@@ -49,6 +44,7 @@ void ReducingGradSink::take_slots(const Options& options, Arena& arena) {
 
 void ReducingGradSink::take_wire(const Options& options, Arena& arena) {
   const std::int64_t ranks = mesh_.zero().size();
+  constexpr std::int64_t kAligned = ParamLayout::kAlignment;  // shards are multiples of it, and so are their pieces
   const std::int64_t piece = std::max<std::int64_t>(options.wire_numel / ranks / kAligned, 1) * kAligned;
   std::int64_t longest = 0;
   for (int block = 0; block < layout_.num_blocks(); ++block)
@@ -62,9 +58,8 @@ void ReducingGradSink::for_each_partial(const Use& use) {
   for (int block = 0; block < layout_.num_blocks(); ++block) {
     const FlatRange kept = range(block);
     for (const FlatRange& part : layout_.tp_partial(block)) {
-      const std::int64_t first = std::max(part.first, kept.first);
-      const std::int64_t end = std::min(part.first + part.count, kept.first + kept.count);
-      if (first < end) use(shard(block).flat_range(first - kept.first, end - first));
+      const FlatRange own = intersect(part, kept);
+      if (own.count > 0) use(shard(block).flat_range(own.first - kept.first, own.count));
     }
   }
 }

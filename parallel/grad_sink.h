@@ -1,7 +1,7 @@
 // Where gradients go. The backward pass writes a block's gradients and says when they are ready; the sink adds them
 // over the ranks.
 #pragma once
-#include <array>
+#include <cstdint>
 #include <vector>
 
 #include "core/runtime/arena.h"
@@ -41,9 +41,9 @@ class GradSink {
 class ReducingGradSink final : public GradSink {
  public:
   struct Options {
-    Dtype accumulator = Dtype::f32;
-    Dtype wire = Dtype::f32;     // element type between dp ranks: the accumulator's, or bf16
-    Dtype weights = Dtype::f32;  // T: what a matrix product can write besides the accumulator
+    Dtype accumulator = Dtype::f32;  // A: what gradients are added up in
+    Dtype wire = Dtype::f32;         // element type between dp ranks: A, or bf16
+    Dtype weights = Dtype::f32;      // T: what a matrix product can write besides the accumulator
     /// Elements of a sharded block that are copied to the wire at a time.
     std::int64_t wire_numel = std::int64_t{64} << 20;
     bool sharded = false;
@@ -90,8 +90,8 @@ class ReducingGradSink final : public GradSink {
   bool direct_;
   std::vector<Tensor> blocks_;  // whole ones, or this rank's shards
   std::vector<Slot> slots_;     // sharded only
-  Tensor wire_;                 // copies in the type of the wire: [1, longest block, or piece of it]; absent for A
-  Tensor partial_;              // [1, all that is partial over tp]; absent when nothing is
+  Tensor wire_;     // [1, longest block, or piece of it]: copies in the type of the wire; absent where it is A
+  Tensor partial_;  // [1, all that is partial over tp]; absent when nothing is
   Event reduced_;
   bool first_ = true;
   bool last_ = false;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/runtime/device.h"
+#include "core/runtime/divide.h"
 #include "parallel/collective_exchange.h"
 #include "parallel/reduce.h"
 
@@ -41,7 +42,7 @@ class HostCommunicator final : public Communicator {
     std::int64_t first = 0, count = 0;
   };
 
-  std::int64_t enter(std::int64_t count) const;
+  std::int64_t enter(std::int64_t count) const { return enter_collective(options_.fault, count); }
   void announce(const Collective& collective, std::int64_t bytes);
   void clear_pieces() { std::fill(pieces_.begin(), pieces_.end(), Piece{}); }
   char* scratch(int r) { return scratch_.data() + scratch_slot_ * r; }
@@ -60,20 +61,13 @@ class HostCommunicator final : public Communicator {
   std::int64_t scratch_slot_ = 0;
 };
 
-/// Carries out planned faults; returns the count to use.
-std::int64_t HostCommunicator::enter(std::int64_t count) const {
-  if (options_.fault == nullptr) return count;
-  options_.fault->at("collective");
-  return options_.fault->wrong_count() && count > 0 ? count - 1 : count;
-}
-
 void HostCommunicator::announce(const Collective& collective, std::int64_t bytes) {
   exchange_.announce(collective, bytes, pieces_);
 }
 
 void HostCommunicator::reserve_scratch(std::int64_t bytes_per_rank) {
   constexpr std::int64_t kAlignment = 64;
-  scratch_slot_ = (bytes_per_rank + kAlignment - 1) / kAlignment * kAlignment;
+  scratch_slot_ = round_up(bytes_per_rank, kAlignment);
   const auto needed = static_cast<std::size_t>(scratch_slot_ * size());
   if (scratch_.size() < needed) scratch_.resize(needed);
 }
@@ -84,7 +78,7 @@ void HostCommunicator::reduce(Dtype dtype, ReduceOp op, std::int64_t count, char
 }
 
 void HostCommunicator::all_reduce(const Context& /*ctx*/, const Tensor& data, ReduceOp op) {
-  TRAINER_CHECK(data.contiguous(), "collectives take contiguous tensors");
+  check_all_reduce(data);
   const std::int64_t element = dtype_size(data.dtype);
   const Collective collective{
       .count = enter(data.numel()), .kind = CollectiveKind::all_reduce, .dtype = data.dtype, .op = op};
@@ -133,9 +127,7 @@ void HostCommunicator::all_reduce_segment(const Collective& collective, char* da
 }
 
 void HostCommunicator::reduce_scatter(const Context& /*ctx*/, const Tensor& in, const Tensor& out) {
-  TRAINER_CHECK(in.contiguous() && out.contiguous() && in.dtype == out.dtype && in.numel() == out.numel() * size(),
-                "reduce_scatter of {} {} elements into {} {} on {} ranks", in.numel(), dtype_name(in.dtype),
-                out.numel(), dtype_name(out.dtype), size());
+  check_reduce_scatter(*this, in, out);
   const std::int64_t element = dtype_size(in.dtype);
   const std::int64_t part_bytes = out.numel() * element;
   const Collective collective{
@@ -168,9 +160,7 @@ void HostCommunicator::reduce_scatter(const Context& /*ctx*/, const Tensor& in, 
 }
 
 void HostCommunicator::all_gather(const Context& /*ctx*/, const Tensor& in, const Tensor& out) {
-  TRAINER_CHECK(in.contiguous() && out.contiguous() && in.dtype == out.dtype && out.numel() == in.numel() * size(),
-                "all_gather of {} {} elements into {} {} on {} ranks", in.numel(), dtype_name(in.dtype), out.numel(),
-                dtype_name(out.dtype), size());
+  check_all_gather(*this, in, out);
   const std::int64_t element = dtype_size(in.dtype);
   const Collective collective{.count = enter(in.numel()), .kind = CollectiveKind::all_gather, .dtype = in.dtype};
   const std::int64_t bytes = collective.count * element;
@@ -204,7 +194,7 @@ void HostCommunicator::rotate(const Context& ctx, const Tensor& in, const Tensor
 }
 
 void HostCommunicator::broadcast(const Context& /*ctx*/, const Tensor& data, int root) {
-  TRAINER_CHECK(data.contiguous() && root >= 0 && root < size(), "broadcast from root {} of {} ranks", root, size());
+  check_broadcast(*this, data, root);
   const Collective collective{
       .count = enter(data.numel()), .root = root, .kind = CollectiveKind::broadcast, .dtype = data.dtype};
   const std::int64_t bytes = collective.count * dtype_size(data.dtype);

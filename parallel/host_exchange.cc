@@ -44,7 +44,11 @@ std::vector<std::string> gather_strings(Communicator& group, const std::string& 
 }
 
 bool agree(Communicator& group, bool yes) {
-  return reduce(group, yes ? 1 : 0, ReduceOp::min) == 1;
+  return min_over_ranks(group, yes ? 1 : 0) == 1;
+}
+
+std::int64_t sum_over_ranks(Communicator& group, std::int64_t value) {
+  return reduce(group, value, ReduceOp::sum);
 }
 
 std::int64_t max_over_ranks(Communicator& group, std::int64_t value) {

@@ -18,7 +18,8 @@ std::vector<std::string> gather_strings(Communicator& group, const std::string& 
 /// True on every rank when `yes` is true on every rank.
 bool agree(Communicator& group, bool yes);
 
-/// Largest and smallest value over the ranks.
+/// Sum, largest and smallest value over the ranks.
+std::int64_t sum_over_ranks(Communicator& group, std::int64_t value);
 std::int64_t max_over_ranks(Communicator& group, std::int64_t value);
 std::int64_t min_over_ranks(Communicator& group, std::int64_t value);
 

@@ -7,6 +7,12 @@
 
 namespace trainer {
 
+std::int64_t enter_collective(const FaultPlan* fault, std::int64_t count) {
+  if (fault == nullptr) return count;
+  fault->at("collective");
+  return fault->wrong_count() && count > 0 ? count - 1 : count;
+}
+
 std::unique_ptr<Communicator> Job::world(const CommunicatorOptions& options, const std::shared_ptr<JobRanks>& ranks) {
   return make_host_communicator(transport(), "world", ranks, options);
 }

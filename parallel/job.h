@@ -16,6 +16,8 @@ namespace trainer {
 
 /// Where copy engines begin to pay: one kernel of NCCL is sooner done with less.
 inline constexpr std::int64_t kPeerCopyBytes = std::int64_t{1} << 20;
+/// GPU memory of each group that they serve, taken at its first reduce_scatter.
+inline constexpr std::int64_t kPeerScratchBytes = std::int64_t{256} << 20;
 
 struct CommunicatorOptions {
   /// A collective that waits longer throws.
@@ -34,6 +36,10 @@ struct CommunicatorOptions {
   /// none do.
   std::int64_t peer_copy_bytes = 0;
 };
+
+/// Carries out the faults that `fault` (may be null) plans for a collective of `count` elements. Returns the count to
+/// use.
+std::int64_t enter_collective(const FaultPlan* fault, std::int64_t count);
 
 /// One object a process.
 class Job {

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "core/runtime/build_id.h"
+#include "core/runtime/environment.h"
 
 namespace trainer {
 namespace {
@@ -42,7 +43,7 @@ std::optional<ProcStat> read_stat(std::int64_t pid) {
 RankProcess this_process() {
   RankProcess process;
   std::strncpy(process.build, build_id().c_str(), sizeof process.build - 1);
-  if (gethostname(process.host, sizeof process.host - 1) != 0) std::strcpy(process.host, "unknown");
+  std::strncpy(process.host, host_name().c_str(), sizeof process.host - 1);
   process.pid = getpid();
   if (const auto stat = read_stat(process.pid)) process.start_time = stat->start_time;
   return process;

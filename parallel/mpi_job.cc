@@ -2,7 +2,6 @@
 
 #include <mpi.h>
 
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <exception>

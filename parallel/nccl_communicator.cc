@@ -112,8 +112,7 @@ class NcclCommunicator final : public Communicator {
 
  private:
   static bool on_host(const Context& ctx) { return ctx.device.kind == DeviceKind::cpu; }
-  /// Carries out planned faults; returns the count to use.
-  std::int64_t enter(std::int64_t count) const;
+  std::int64_t enter(std::int64_t count) const { return enter_collective(job_->options.fault, count); }
   /// Where copy engines find `in` on each rank, to bring `count` elements from one to another; null: NCCL does.
   const PeerCopies::Addresses* reach(PeerCopies::Call call, std::int64_t count, const Tensor& in,
                                      const Tensor& out) const {
@@ -126,15 +125,8 @@ class NcclCommunicator final : public Communicator {
   std::shared_ptr<NcclGroup> group_;  // absent in a group of one rank
 };
 
-std::int64_t NcclCommunicator::enter(std::int64_t count) const {
-  const FaultPlan* fault = job_->options.fault;
-  if (fault == nullptr) return count;
-  fault->at("collective");
-  return fault->wrong_count() && count > 0 ? count - 1 : count;
-}
-
 void NcclCommunicator::all_reduce(const Context& ctx, const Tensor& data, ReduceOp op) {
-  TRAINER_CHECK(data.contiguous(), "collectives take contiguous tensors");
+  check_all_reduce(data);
   if (on_host(ctx)) return host_->all_reduce(ctx, data, op);
   if (!group_) return;
   const auto count = static_cast<std::size_t>(enter(data.numel()));
@@ -144,9 +136,7 @@ void NcclCommunicator::all_reduce(const Context& ctx, const Tensor& data, Reduce
 }
 
 void NcclCommunicator::reduce_scatter(const Context& ctx, const Tensor& in, const Tensor& out) {
-  TRAINER_CHECK(in.contiguous() && out.contiguous() && in.dtype == out.dtype && in.numel() == out.numel() * size(),
-                "reduce_scatter of {} {} elements into {} {} on {} ranks", in.numel(), dtype_name(in.dtype),
-                out.numel(), dtype_name(out.dtype), size());
+  check_reduce_scatter(*this, in, out);
   if (on_host(ctx)) return host_->reduce_scatter(ctx, in, out);
   if (!group_) return alone(ctx, in, out);
   const auto count = static_cast<std::size_t>(enter(out.numel()));
@@ -170,9 +160,7 @@ void NcclCommunicator::reduce_scatter_into(const Context& ctx, const Tensor& in,
 }
 
 void NcclCommunicator::all_gather(const Context& ctx, const Tensor& in, const Tensor& out) {
-  TRAINER_CHECK(in.contiguous() && out.contiguous() && in.dtype == out.dtype && out.numel() == in.numel() * size(),
-                "all_gather of {} {} elements into {} {} on {} ranks", in.numel(), dtype_name(in.dtype), out.numel(),
-                dtype_name(out.dtype), size());
+  check_all_gather(*this, in, out);
   if (on_host(ctx)) return host_->all_gather(ctx, in, out);
   if (!group_) return alone(ctx, in, out);
   const std::size_t bytes = bytes_of(enter(in.numel()), in);
@@ -198,7 +186,7 @@ void NcclCommunicator::rotate(const Context& ctx, const Tensor& in, const Tensor
 }
 
 void NcclCommunicator::broadcast(const Context& ctx, const Tensor& data, int root) {
-  TRAINER_CHECK(data.contiguous() && root >= 0 && root < size(), "broadcast from root {} of {} ranks", root, size());
+  check_broadcast(*this, data, root);
   if (on_host(ctx)) return host_->broadcast(ctx, data, root);
   if (!group_) return;
   const std::size_t bytes = bytes_of(enter(data.numel()), data);

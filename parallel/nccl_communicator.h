@@ -1,6 +1,6 @@
 // Collectives on GPU memory over NCCL, queued in the stream of the context: no host waits for them. Host memory travels
-// over the host communicator that was given (MPI), which also brings the ranks together. nccl_stub.cc stands in where
-// there is no NCCL.
+// over the host communicator that was given (host_communicator.h), which also brings the ranks together. nccl_stub.cc
+// stands in where there is no NCCL.
 //
 // Sums are added by NCCL, in the order that it chooses for a group, a size and a machine: the same from run to run, but
 // not the rank order of the other communicators, and 16-bit sums may be rounded at each rank that they pass.

@@ -7,8 +7,10 @@
 #include <fstream>
 
 #include "core/runtime/cuda_check.h"
+#include "core/runtime/device.h"
 #include "kernels/ops.h"
 #include "parallel/host_exchange.h"
+#include "parallel/job.h"
 
 namespace trainer {
 namespace {
@@ -131,8 +133,7 @@ PeerCopies::PeerCopies(Communicator& host, Device device)
       size_(host.size()),
       device_(device),
       words_(allocate(device, kBlockBytes, "the signals of peer copies")) {
-  check_cuda(cudaMemset(words_.get(), 0, std::size_t{kWords} * static_cast<std::size_t>(size_) * sizeof(std::uint32_t)),
-             "cudaMemset");
+  check_cuda(cudaMemset(words_.get(), 0, sizeof(Round) * static_cast<std::size_t>(kWords * size_)), "cudaMemset");
   check_cuda(cudaStreamCreateWithFlags(&abort_stream_, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
   check_cuda(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
 }
@@ -143,8 +144,10 @@ PeerCopies::~PeerCopies() {
 
 PeerCopies::Place PeerCopies::place_of(const void* data) const {
   const Allocation allocation = allocation_of(data);
-  Place place{.base = allocation.base, .identity = identity_of(data), .number = addresses_.size()};
-  place.offset = offset_of(data);
+  Place place{.base = allocation.base,
+              .identity = identity_of(data),
+              .offset = address(data) - allocation.base,
+              .number = addresses_.size()};
   place.shared =
       allocation.bytes >= kBlockBytes && cudaIpcGetMemHandle(&place.allocation, const_cast<void*>(data)) == cudaSuccess;
   return place;
@@ -194,13 +197,13 @@ const PeerCopies::Addresses* PeerCopies::reach(Communicator& host, Call call, co
 
 void PeerCopies::post(const Context& ctx, Word word, int peer) const {
   // The write follows a fence: what was queued before is seen by whoever sees it.
-  std::byte* const at = peer_words_[static_cast<std::size_t>(peer)] + sizeof(Round) * (word * size_ + rank_);
+  std::byte* const at = peer_words_[static_cast<std::size_t>(peer)] + offset_of_word(word, rank_);
   check(driver().write(static_cast<CUstream>(ctx.stream), address(at), round_, CU_STREAM_WRITE_VALUE_DEFAULT),
         "cuStreamWriteValue32");
 }
 
 void PeerCopies::await(const Context& ctx, Word word, int peer) const {
-  const std::byte* const at = static_cast<const std::byte*>(words_.get()) + sizeof(Round) * (word * size_ + peer);
+  const std::byte* const at = static_cast<const std::byte*>(words_.get()) + offset_of_word(word, peer);
   // Cyclic comparison: rounds may wrap around.
   check(driver().wait(static_cast<CUstream>(ctx.stream), address(at), round_, CU_STREAM_WAIT_VALUE_GEQ),
         "cuStreamWaitValue32");
@@ -231,9 +234,10 @@ void PeerCopies::all_gather(const Context& ctx, const Addresses& sources, const 
 
 void PeerCopies::reduce_scatter(const Context& ctx, const Addresses& sources, const Tensor& in, const Tensor& out,
                                 bool accumulate) {
-  if (scratch_ == nullptr) scratch_ = allocate(device_, kScratchBytes, "the parts of peer sums");
+  if (scratch_ == nullptr) scratch_ = allocate(device_, kPeerScratchBytes, "the parts of peer sums");
+  constexpr std::int64_t kAligned = 64;  // elements: each part begins where 16-byte accesses may
   const std::int64_t element = dtype_size(in.dtype), count = out.numel();
-  const std::int64_t piece = std::min(count, kScratchBytes / element / size_ / 64 * 64);
+  const std::int64_t piece = std::min(count, kPeerScratchBytes / element / size_ / kAligned * kAligned);
   ++round_;
   begin_round(ctx);
   for (int shift = 1; shift < size_; ++shift) await(ctx, kReady, peer(shift));

@@ -14,7 +14,6 @@
 #include <utility>
 #include <vector>
 
-#include "core/runtime/device.h"
 #include "parallel/communicator.h"
 
 namespace trainer {
@@ -23,9 +22,6 @@ namespace trainer {
 /// different streams.
 class PeerCopies {
  public:
-  /// Taken at the first reduce_scatter.
-  static constexpr std::int64_t kScratchBytes = std::int64_t{256} << 20;
-
   /// Collective. Null on all ranks when they are not on one host or cannot reach each other's memory.
   static std::unique_ptr<PeerCopies> connect(Communicator& host, Device device);
   ~PeerCopies();
@@ -59,6 +55,7 @@ class PeerCopies {
   /// The call, its bytes, and allocation and offset of both tensors.
   using Key = std::tuple<Call, std::int64_t, std::uint64_t, std::uint64_t, std::uint64_t, std::uint64_t>;
   using Round = std::uint32_t;  // counts the calls; may wrap around
+  /// What a rank tells a peer: its tensor may be read; the peer's has been read.
   enum Word { kReady, kRead, kWords };
   struct Place;
   struct Mapping {
@@ -68,6 +65,10 @@ class PeerCopies {
 
   PeerCopies(Communicator& host, Device device);
   int peer(int shift) const { return (rank_ + shift + size_) % size_; }
+  /// Bytes from the start of words_ to the word that `writer` writes.
+  std::size_t offset_of_word(Word word, int writer) const {
+    return sizeof(Round) * static_cast<std::size_t>(word * size_ + writer);
+  }
   /// Maps the words of the others; false where that is not possible.
   bool map_words(Communicator& host);
   Place place_of(const void* data) const;
@@ -83,8 +84,9 @@ class PeerCopies {
 
   int rank_, size_;
   Device device_;
-  std::shared_ptr<void> words_, scratch_;  // words_: [kWords, size] uint32, written by the others
-  std::vector<std::byte*> peer_words_;     // of each rank; own: words_
+  std::shared_ptr<void> words_;         // [kWords, size] Round, written by the others
+  std::shared_ptr<void> scratch_;       // kPeerScratchBytes, for the parts of a sum; null before the first
+  std::vector<std::byte*> peer_words_;  // of each rank; own: words_
   std::atomic<Round> round_ = 0;
   std::map<std::pair<int, std::uint64_t>, Mapping> mappings_;  // by rank and the address there
   std::map<Key, Addresses> addresses_;                         // empty: cannot be reached

@@ -35,7 +35,7 @@ GatheringWeights::GatheringWeights(const ParamLayout& layout, const Mesh& mesh, 
                                    CommQueue& queue, Arena& arena)
     : layout_(layout), mesh_(mesh), queue_(queue) {
   const BlockSlots assignment(layout, options.tied);
-  const std::int64_t layers = layout.num_blocks() - 2;
+  const std::int64_t layers = assignment.num_transformer_blocks();
   const auto is_resident = [&](int block) {
     return assignment.of_transformer_block(block) &&
            block * options.resident_layers / layers > (block - 1) * options.resident_layers / layers;

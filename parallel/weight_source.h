@@ -1,6 +1,7 @@
 // Where a block gets its weights from: kept whole on every rank, or gathered before use and dropped afterwards.
 #pragma once
-#include <array>
+#include <cstddef>
+#include <cstdint>
 #include <vector>
 
 #include "core/runtime/arena.h"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Does the CUDA backend compile for Volta? Device code of kernels/cuda and tests/gpu (kernels/cuda/sm90 excepted) by
-# CUDA 11.8's nvcc for sm_70 as C++17, and the C++ files that include CUDA headers. Nothing is linked or run.
+# Does the CUDA backend compile for Volta? Device code of kernels/cuda and tests/gpu by CUDA 11.8's nvcc for sm_70 as
+# C++17, and the C++ files that include CUDA headers. Nothing is linked or run.
 #
 #   tests/volta_build.sh                        nvcc of CUDA 11.8 to 12.9 on PATH
 #   tests/volta_build.sh --toolkit DIR          the same toolkit elsewhere: DIR/bin/nvcc

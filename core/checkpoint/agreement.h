@@ -1,9 +1,7 @@
-// Ranks that stay together: texts between ranks, and errors that all ranks learn of.
+// Ranks that stay together: errors that all ranks learn of.
 #pragma once
 #include <functional>
 #include <optional>
-#include <string>
-#include <vector>
 
 #include "core/runtime/check.h"
 #include "parallel/communicator.h"
@@ -19,11 +17,5 @@ struct RankError {
 std::optional<RankError> first_error(Communicator& world, const std::function<void()>& work);
 /// As first_error, and throws it on all ranks, with the number of the rank where there are several.
 void run_together(Communicator& world, const std::function<void()>& work);
-
-/// Collective. The text of `root` on all ranks.
-void broadcast_text(Communicator& world, std::string& text, int root);
-/// Collective. The texts of all ranks in rank order, on all ranks.
-std::vector<std::string> gather_texts(Communicator& world, const std::string& text);
-std::int64_t sum_over_ranks(Communicator& world, std::int64_t value);
 
 }  // namespace trainer::checkpoint

@@ -12,6 +12,7 @@
 #include "core/checkpoint/load.h"
 #include "core/checkpoint/save_folder.h"
 #include "core/runtime/counted.h"
+#include "parallel/host_exchange.h"
 
 namespace trainer {
 namespace {
@@ -48,12 +49,12 @@ void check_view(const CheckpointInfo& info, const WarningSink& warn) {
 
 /// Rank 0 reads the manifest, the others get its text.
 CheckpointInfo share_info(const std::string& path, Communicator& world) {
-  std::string shared_path = path, text;
+  std::string text;
   run_together(world, [&] {
     if (world.rank() == 0) text = read_text(manifest_path(path));
   });
-  broadcast_text(world, shared_path, 0);
-  broadcast_text(world, text, 0);
+  const std::string shared_path = broadcast_string(world, path, 0);
+  text = broadcast_string(world, text, 0);
   return {shared_path, parse_manifest(text, manifest_path(shared_path))};
 }
 
@@ -91,8 +92,8 @@ std::optional<CheckpointInfo> find_newest(const std::string& save_dir, Communica
     if (first) candidates = list_candidates(save_dir, warn);
   });
   for (std::size_t next = 0;; ++next) {
-    std::string path = next < candidates.newest_first.size() ? candidates.newest_first[next] : "";
-    broadcast_text(world, path, 0);
+    const std::string path =
+        broadcast_string(world, next < candidates.newest_first.size() ? candidates.newest_first[next] : "", 0);
     if (path.empty()) break;
     CheckpointInfo info = share_info(path, world);
     const std::optional<std::string> damage = verify_checkpoint(info, world);

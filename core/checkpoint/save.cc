@@ -15,6 +15,7 @@
 #include "core/checkpoint/manifest.h"
 #include "core/checkpoint/piece_file.h"
 #include "core/checkpoint/save_folder.h"
+#include "parallel/host_exchange.h"
 
 namespace trainer {
 namespace {
@@ -188,12 +189,12 @@ SaveResult save_checkpoint(const SaveRequest& request, Communicator& host_world,
       space.free = free_bytes(save_dir);
       if (first) with_space(space, [&] { temporary = begin_save(save_dir, request.step, space, result.warnings); });
     });
-    broadcast_text(host_world, temporary, 0);
+    temporary = broadcast_string(host_world, temporary, 0);
     std::string description;
     run_together(host_world, [&] {
       with_space(space, [&] { description = write_pieces(request, temporary, host_world.rank(), fault); });
     });
-    const std::vector<std::string> descriptions = gather_texts(host_world, description);
+    const std::vector<std::string> descriptions = gather_strings(host_world, description);
     run_together(host_world, [&] {
       if (first) with_space(space, [&] { result.bytes = write_manifest(request, temporary, descriptions); });
       fault.at("save.publish");
@@ -206,7 +207,7 @@ SaveResult save_checkpoint(const SaveRequest& request, Communicator& host_world,
     throw;
   }
   if (first) finish_save(request, save_dir, result.path, result.warnings);
-  broadcast_text(host_world, result.path, 0);
+  result.path = broadcast_string(host_world, result.path, 0);
   result.bytes = sum_over_ranks(host_world, result.bytes);
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   return result;

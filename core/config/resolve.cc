@@ -3,16 +3,9 @@
 #include <cmath>
 
 #include "core/runtime/check.h"
+#include "core/runtime/divide.h"
 
 namespace trainer {
-namespace {
-
-std::int64_t divide_up(std::int64_t a, std::int64_t b) {
-  return a / b + (a % b != 0 ? 1 : 0);
-}
-
-}  // namespace
-
 void resolve_defaults(Config& config, int world_size) {
   ModelConfig& model = config.model;
   if (model.num_key_value_heads == 0) model.num_key_value_heads = model.num_attention_heads;
@@ -51,7 +44,7 @@ std::int64_t total_steps(const Config& config, std::int64_t windows_in_train_dat
   if (train.train_steps > 0) return train.train_steps;
   if (train.train_tokens > 0) {
     const std::int64_t left = std::max(train.train_tokens - done_tokens, std::int64_t{0});
-    return done_steps + divide_up(left, train.global_batch_size * train.seq_length);
+    return done_steps + ceil_div(left, train.global_batch_size * train.seq_length);
   }
   const double steps =
       train.train_epochs * static_cast<double>(windows_in_train_data) / static_cast<double>(train.global_batch_size);

@@ -9,8 +9,10 @@
 
 #include "core/config/resolve.h"
 #include "core/config/schema.h"
+#include "core/runtime/attention_support.h"
 #include "core/runtime/check.h"
 #include "core/runtime/counted.h"
+#include "core/runtime/divide.h"
 
 namespace trainer {
 namespace {
@@ -139,7 +141,7 @@ class Checker {
   void activation() {
     const std::int64_t hidden = config_.model.hidden_size;
     if (config_.model.activation == Activation::swiglu && given_.model.intermediate_size == 0) {
-      const std::int64_t llama = (8 * hidden / 3 + 63) / 64 * 64;
+      const std::int64_t llama = round_up(8 * hidden / 3, 64);
       fault({"model.intermediate_size", "model.activation", "model.hidden_size"},
             "swiglu needs an intermediate_size; right would be {} (8/3 x hidden_size {}, as in Llama, rounded up to a "
             "multiple of 64)",
@@ -160,7 +162,7 @@ class Checker {
       fault({"train.attention", "precision.dtype"},
             "cuDNN's attention has 16-bit types only; right would be builtin or auto, or precision.dtype bf16 or fp16");
     }
-    if (const std::int64_t head_dim = config_.model.head_dim; cudnn && (head_dim % 8 != 0 || head_dim > 128)) {
+    if (const std::int64_t head_dim = config_.model.head_dim; cudnn && !cudnn_takes_head_dim(head_dim)) {
       fault({"train.attention", "model.head_dim"},
             "cuDNN's attention has heads of up to 128 that divide by 8, and head_dim is {}; right would be builtin or "
             "auto",
@@ -172,7 +174,7 @@ class Checker {
             "cuDNN's attention within documents does not give the same bits in every run; right would be builtin or "
             "auto, or deterministic false");
     }
-    if (cudnn && config_.model.head_dim % 16 != 0) {
+    if (cudnn && !cudnn_documents_take_head_dim(config_.model.head_dim)) {
       fault({"train.attention", "data.intra_document_attention", "model.head_dim"},
             "cuDNN's attention within documents wants heads that divide by 16, and head_dim is {}; right would be "
             "builtin "

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/model/embedding.h"
+#include "core/runtime/divide.h"
 
 namespace trainer {
 namespace {
@@ -15,9 +16,9 @@ constexpr std::int64_t kLogitsBytes = std::int64_t{2} << 30;
 std::int64_t chunk_rows(const ModelShape& shape) {
   constexpr std::int64_t kRowMultiple = 128;  // whole tiles for the GEMM
   const std::int64_t bytes = shape.tokens * shape.vocab * dtype_size(shape.dtype);
-  const std::int64_t chunks = (bytes + kLogitsBytes - 1) / kLogitsBytes;
-  const std::int64_t rows = (shape.tokens + chunks - 1) / chunks;
-  return std::min(shape.tokens, (rows + kRowMultiple - 1) / kRowMultiple * kRowMultiple);
+  const std::int64_t chunks = ceil_div(bytes, kLogitsBytes);
+  const std::int64_t rows = ceil_div(shape.tokens, chunks);
+  return std::min(shape.tokens, round_up(rows, kRowMultiple));
 }
 
 }  // namespace

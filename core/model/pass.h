@@ -1,7 +1,6 @@
 // What every layer is handed during a forward or backward pass, and the sizes that it works with.
 #pragma once
 #include <cstdint>
-#include <string>
 #include <vector>
 
 #include "core/config/config.h"

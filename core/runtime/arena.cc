@@ -3,14 +3,14 @@
 #include <algorithm>
 
 #include "core/runtime/device.h"
+#include "core/runtime/divide.h"
 
 namespace trainer {
 namespace {
 
-constexpr std::int64_t kAlignment = 256;
-
-std::int64_t align_up(std::int64_t bytes) {
-  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+/// Each tensor begins as aligned as the memory that it is cut from.
+std::int64_t aligned(std::int64_t bytes) {
+  return round_up(bytes, kMemoryAlignment);
 }
 
 }  // namespace
@@ -27,16 +27,15 @@ Arena::Arena(Device device, const MemoryPlan& plan) : measuring_(false), capacit
     if (plan[i] == 0) continue;
     const auto memory_class = static_cast<MemoryClass>(c);
     const auto get = memory_class == MemoryClass::host ? allocate_pinned : allocate;
-    memory_[i] = get(device, align_up(plan[i]), memory_class_name(memory_class));
+    memory_[i] = get(device, aligned(plan[i]), memory_class_name(memory_class));
   }
 }
 
 Tensor Arena::take(MemoryClass memory_class, std::string_view name, std::int64_t rows, std::int64_t cols, Dtype dtype) {
-  const std::size_t c = index(memory_class);
+  const auto c = static_cast<std::size_t>(memory_class);
   const std::int64_t bytes = rows * cols * dtype_size(dtype);
   const std::int64_t start = used_[c];
-  used_[c] = start + align_up(bytes);
-  peak_[c] = std::max(peak_[c], used_[c]);
+  used_[c] = start + aligned(bytes);
   if (measuring_) {
     const auto same = std::find_if(buffers_.begin(), buffers_.end(),
                                    [&](const Buffer& b) { return b.name == name && b.memory_class == memory_class; });

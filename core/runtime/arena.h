@@ -28,7 +28,7 @@ enum class MemoryClass : std::uint8_t {
 constexpr int kMemoryClasses = 9;
 std::string_view memory_class_name(MemoryClass memory_class);
 
-/// Peak bytes of each class.
+/// Bytes of each class.
 using MemoryPlan = std::array<std::int64_t, kMemoryClasses>;
 
 class Arena {
@@ -43,13 +43,8 @@ class Arena {
   /// table.
   Tensor take(MemoryClass memory_class, std::string_view name, std::int64_t rows, std::int64_t cols, Dtype dtype);
 
-  /// Scratch of one class can be laid out repeatedly over the same bytes: what is taken after mark() is given back by
-  /// rewind().
-  std::int64_t mark(MemoryClass memory_class) const { return used_[index(memory_class)]; }
-  void rewind(MemoryClass memory_class, std::int64_t mark) { used_[index(memory_class)] = mark; }
-
-  /// Peak bytes of each class so far.
-  const MemoryPlan& plan() const { return peak_; }
+  /// Bytes taken of each class so far.
+  const MemoryPlan& plan() const { return used_; }
 
   struct Buffer {
     std::string name;
@@ -60,11 +55,8 @@ class Arena {
   std::vector<Buffer> largest() const;
 
  private:
-  static std::size_t index(MemoryClass c) { return static_cast<std::size_t>(c); }
-
   bool measuring_ = true;
   MemoryPlan used_{};
-  MemoryPlan peak_{};
   MemoryPlan capacity_{};
   std::array<std::shared_ptr<void>, kMemoryClasses> memory_;
   std::vector<Buffer> buffers_;

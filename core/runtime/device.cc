@@ -6,6 +6,7 @@
 
 #include "core/runtime/check.h"
 #include "core/runtime/cuda_device.h"
+#include "core/runtime/divide.h"
 
 namespace trainer {
 namespace {
@@ -21,9 +22,8 @@ void copy_on_host(void* to, const void* from, std::int64_t bytes) {
 }
 
 std::shared_ptr<void> allocate_host(std::int64_t bytes, std::string_view purpose) {
-  constexpr std::int64_t kAlignment = 256;
-  const auto size = static_cast<std::size_t>((bytes + kAlignment - 1) / kAlignment * kAlignment);
-  void* memory = std::aligned_alloc(static_cast<std::size_t>(kAlignment), size);
+  const auto size = static_cast<std::size_t>(round_up(bytes, kMemoryAlignment));
+  void* memory = std::aligned_alloc(static_cast<std::size_t>(kMemoryAlignment), size);
   if (memory == nullptr) fail(ExitCode::memory, "cannot allocate {} bytes of host memory for {}", bytes, purpose);
   std::memset(memory, 0, size);
   return {memory, [](void* p) { std::free(p); }};

@@ -29,8 +29,11 @@ struct DeviceProperties {
 DeviceProperties device_properties(Device device);
 
 // ---- memory -------------------------------------------------------------------------------------------------------
-/// `bytes` of zero-filled memory, 256-byte aligned, freed with the last copy of the pointer. Throws Error(memory) that
-/// says for what (`purpose`), how much, and how much is free.
+/// Bytes by which allocations are aligned: cudaMalloc's promise, which memory of the host keeps too.
+inline constexpr std::int64_t kMemoryAlignment = 256;
+
+/// `bytes` of zero-filled memory, aligned by kMemoryAlignment, freed with the last copy of the pointer. Throws
+/// Error(memory) that says for what (`purpose`), how much, and how much is free.
 std::shared_ptr<void> allocate(Device device, std::int64_t bytes, std::string_view purpose);
 /// Zero-filled host memory that a CUDA device reads and writes directly, without which copies make the host wait.
 /// Ordinary memory for the CPU.

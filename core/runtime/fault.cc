@@ -14,6 +14,7 @@
 
 #include "core/runtime/check.h"
 #include "core/runtime/counted.h"
+#include "core/runtime/environment.h"
 
 namespace trainer {
 namespace {
@@ -135,8 +136,7 @@ FaultPlan FaultPlan::parse(std::string_view text) {
 }
 
 FaultPlan FaultPlan::from_environment() {
-  const char* text = std::getenv("TRAINER_FAULT");  // NOLINT(concurrency-mt-unsafe): read once, before threads start
-  return text == nullptr ? FaultPlan() : parse(text);
+  return parse(environment_variable("TRAINER_FAULT"));
 }
 
 void FaultPlan::set_rank(int rank, int ranks) {

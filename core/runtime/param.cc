@@ -3,15 +3,10 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/runtime/divide.h"
+
 namespace trainer {
 namespace {
-
-constexpr std::int64_t kAlignElements =
-    64;  // 16-byte accesses and whole cache lines for every dtype, also of a ZeRO shard
-
-std::int64_t align_up(std::int64_t n, std::int64_t multiple) {
-  return (n + multiple - 1) / multiple * multiple;
-}
 
 std::int64_t divide_exactly(const ParamDecl& decl, std::int64_t n, std::int64_t parts) {
   if (n % parts != 0) fail(ExitCode::config, "{}: {} does not divide by tensor_parallel_size {}", decl.name, n, parts);
@@ -52,7 +47,7 @@ LocalParam place_param(const ParamDecl& decl, const TpPlace& place) {
 }
 
 void append_range(std::vector<FlatRange>& ranges, std::int64_t first, std::int64_t count) {
-  if (!ranges.empty() && ranges.back().first + ranges.back().count == first)
+  if (!ranges.empty() && ranges.back().end() == first)
     ranges.back().count += count;
   else
     ranges.push_back({first, count});
@@ -66,13 +61,13 @@ ParamLayout::ParamLayout(std::vector<ParamDecl> decls, const TpPlace& place, int
     if (declared.block >= num_blocks()) blocks_.resize(static_cast<std::size_t>(declared.block) + 1);
     Block& block = blocks_[static_cast<std::size_t>(declared.block)];
     LocalParam local = place_param(declared, place);
-    local.offset = declared.fused_with_previous ? block.numel : align_up(block.numel, kAlignElements);
+    local.offset = declared.fused_with_previous ? block.numel : round_up(block.numel, kAlignment);
     // The gap before an aligned parameter is zero everywhere, so it may ride along in a merged range.
     const std::int64_t gap = local.offset - block.numel;
     block.numel = local.offset + local.numel();
     if (declared.dims == 1) {
       local.vector_offset =
-          declared.fused_with_previous ? block.vector_numel : align_up(block.vector_numel, kAlignElements);
+          declared.fused_with_previous ? block.vector_numel : round_up(block.vector_numel, kAlignment);
       block.vector_numel = local.vector_offset + local.numel();
     }
     block.params.push_back(id);
@@ -81,13 +76,12 @@ ParamLayout::ParamLayout(std::vector<ParamDecl> decls, const TpPlace& place, int
     } else if (declared.arrival == GradArrival::partial && place.size > 1) {
       TRAINER_CHECK(declared.split == ParamSplit::replicated, "{}: only a replicated parameter has a partial gradient",
                     declared.name);
-      const bool follows = !block.tp_partial.empty() &&
-                           block.tp_partial.back().first + block.tp_partial.back().count == local.offset - gap;
+      const bool follows = !block.tp_partial.empty() && block.tp_partial.back().end() == local.offset - gap;
       append_range(block.tp_partial, follows ? local.offset - gap : local.offset, local.numel() + (follows ? gap : 0));
     }
     locals_.push_back(local);
   }
-  for (Block& block : blocks_) block.numel = align_up(block.numel, kAlignElements * zero_size);
+  for (Block& block : blocks_) block.numel = round_up(block.numel, kAlignment * zero_size);
 }
 
 std::int64_t ParamLayout::numel() const {

@@ -1,7 +1,8 @@
 // Parameters: declared once, by the layer that owns them; everything else (reduction, norm, optimizer, checkpoint)
-// reads the declaration. Storage is one flat buffer a block: a block is the unit of reduction, of ZeRO and later of
+// reads the declaration. Storage is one flat buffer a block: a block is the unit of reduction, of ZeRO sharding and of
 // gathering.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -9,6 +10,19 @@
 #include "core/runtime/tensor.h"
 
 namespace trainer {
+
+/// A contiguous range of elements of a block's flat buffer.
+struct FlatRange {
+  std::int64_t first = 0;
+  std::int64_t count = 0;
+  std::int64_t end() const { return first + count; }
+};
+
+/// What two ranges have in common; count 0 when that is nothing.
+inline FlatRange intersect(const FlatRange& a, const FlatRange& b) {
+  const std::int64_t first = std::max(a.first, b.first);
+  return {first, std::max<std::int64_t>(std::min(a.end(), b.end()) - first, 0)};
+}
 
 /// How a parameter is spread over the tensor-parallel ranks.
 enum class ParamSplit : std::uint8_t {
@@ -56,13 +70,8 @@ struct LocalParam {
   int copies = 1;              // tp ranks that hold these same elements
   int copy_index = 0;          // which of them this rank is; copy 0 counts for norms
   std::int64_t numel() const { return rows * cols; }
-  std::int64_t real_numel() const { return real_rows * cols; }
-};
-
-/// A contiguous range of a block's flat buffer.
-struct FlatRange {
-  std::int64_t first = 0;
-  std::int64_t count = 0;
+  /// Of the block's flat buffer, without padding rows.
+  FlatRange real_range() const { return {offset, real_rows * cols}; }
 };
 
 struct TpPlace {
@@ -74,8 +83,11 @@ struct TpPlace {
 /// The memory layout of all parameters on one rank: a pure function of the declarations and of the place in the mesh.
 class ParamLayout {
  public:
-  /// `zero_size`: each block is padded to a multiple of it, so that it splits evenly. Throws Error(config) when a split
-  /// does not divide.
+  /// Elements by which parameters and ZeRO shards are aligned: 16-byte accesses and whole cache lines for every dtype.
+  static constexpr std::int64_t kAlignment = 64;
+
+  /// `zero_size`: each block is padded to a multiple of it x kAlignment, so that it splits evenly. Throws Error(config)
+  /// when a split does not divide.
   ParamLayout(std::vector<ParamDecl> decls, const TpPlace& place, int zero_size);
 
   int num_blocks() const { return static_cast<int>(blocks_.size()); }

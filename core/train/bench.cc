@@ -5,7 +5,7 @@
 #include <map>
 #include <utility>
 
-#include "core/config/resolve.h"
+#include "core/runtime/median.h"
 #include "core/runtime/rng.h"
 #include "core/train/gemm_cache.h"
 #include "core/train/reporting/throughput.h"
@@ -86,12 +86,6 @@ class Steps {
   RandomTokens tokens_;
   std::int64_t step_ = 0;
 };
-
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
 
 /// Milliseconds of each of `count` steps on the device.
 std::vector<double> time_steps(const Context& ctx, Steps& steps, std::int64_t count) {

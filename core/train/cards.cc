@@ -2,11 +2,11 @@
 
 #include <fmt/ranges.h>
 
-#include <algorithm>
 #include <array>
 #include <cctype>
 #include <cstdlib>
 
+#include "core/runtime/attention_support.h"
 #include "core/runtime/check.h"
 
 namespace trainer {

@@ -20,16 +20,9 @@ struct Card {
 /// names of several cards ("a100").
 Card find_card(std::string_view text);
 
-/// cuDNN's fused attention and products in bf16 begin with Ampere. A capability that is not known (0) counts as new.
+/// Products in bf16 begin with Ampere. A compute capability that is not known (0) counts as new.
 constexpr bool has_bf16(int sm) {
   return sm == 0 || sm >= 80;
-}
-constexpr bool has_cudnn_attention(int sm) {
-  return sm == 0 || sm >= 80;
-}
-/// cuDNN's attention within documents is for Hopper (kernels/cuda/attention_cudnn.cc).
-constexpr bool has_cudnn_documents(int sm) {
-  return sm == 0 || sm == 90;
 }
 
 /// What `config` asks and a card of compute capability `sm` cannot do: "section.key: what; right would be ...".

@@ -93,12 +93,11 @@ std::vector<Piece> collect(Engine& engine, const Range& range, const Wanted& wan
     if (!wanted(id)) continue;
     const ParamDecl& decl = layout.decl(id);
     const LocalParam& local = layout.local(id);
-    const FlatRange flat = range(decl.block);
+    const FlatRange mine = intersect(local.real_range(), range(decl.block));
     const std::int64_t shard_first = engine.optimizer().range(decl.block).first;
-    const std::int64_t first = std::max(flat.first, local.offset);
-    const std::int64_t last = std::min(flat.first + flat.count, local.offset + local.real_numel());
+    const std::int64_t first = mine.first - local.offset, last = mine.end() - local.offset;
     const ShardTensors shard = engine.optimizer().tensors(decl.block);
-    for_each_row_aligned(first - local.offset, last - local.offset, local.cols, [&](std::int64_t element, Box box) {
+    for_each_row_aligned(first, last, local.cols, [&](std::int64_t element, Box box) {
       const std::int64_t shard_offset = local.offset + element - shard_first;
       box.row0 += local.global_row;
       box.col0 += local.global_col;

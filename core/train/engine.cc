@@ -1,13 +1,11 @@
 #include "core/train/engine.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <array>
 #include <exception>
 #include <limits>
 
 #include "core/config/resolve.h"
+#include "core/runtime/environment.h"
 #include "kernels/gemm_choices.h"
 #include "kernels/op_profiler.h"
 #include "optim/update_state.h"
@@ -19,10 +17,8 @@ namespace trainer {
 namespace {
 
 int ranks_on_this_host(Communicator& world) {
-  std::array<char, 256> name{};
-  if (gethostname(name.data(), name.size() - 1) != 0) return world.size();
-  const std::vector<std::string> hosts = gather_strings(world, name.data());
-  return static_cast<int>(std::count(hosts.begin(), hosts.end(), name.data()));
+  const std::vector<std::string> hosts = gather_strings(world, host_name());
+  return static_cast<int>(std::count(hosts.begin(), hosts.end(), host_name()));
 }
 
 }  // namespace
@@ -134,9 +130,9 @@ void Engine::poison_gradients() {
     known = true;
     const int block = layout.decl(id).block;
     const FlatRange shard = parts_->optimizer.range(block);
-    const std::int64_t first = std::max(shard.first, layout.local(id).offset);
-    if (first >= std::min(shard.first + shard.count, layout.local(id).offset + layout.local(id).real_numel())) continue;
-    ops::fill(ctx_, {.x = parts_->sink.shard(block).flat_range(first - shard.first, 1), .value = poison->value});
+    const FlatRange here = intersect(layout.local(id).real_range(), shard);
+    if (here.count == 0) continue;
+    ops::fill(ctx_, {.x = parts_->sink.shard(block).flat_range(here.first - shard.first, 1), .value = poison->value});
     return;
   }
   if (!known)

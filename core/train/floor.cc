@@ -6,6 +6,8 @@
 #include <utility>
 
 #include "core/runtime/check.h"
+#include "core/runtime/device.h"
+#include "core/runtime/median.h"
 
 namespace trainer {
 namespace {
@@ -85,12 +87,10 @@ FloorTime replay_floor(const Context& ctx, const std::vector<OpProfiler::Call>& 
     end.synchronize();
     times.push_back(end.milliseconds_since(start));
   } while (std::chrono::duration<double>(Clock::now() - begun).count() < seconds);
-  FloorTime floor{.min_ms = *std::min_element(times.begin(), times.end()),
-                  .replays = static_cast<std::int64_t>(times.size())};
-  const auto warm = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
-  std::nth_element(warm, warm + (times.end() - warm) / 2, times.end());
-  floor.median_ms = *(warm + (times.end() - warm) / 2);
-  return floor;
+  const auto warm = times.begin() + std::ssize(times) / 2;
+  return {.median_ms = median({warm, times.end()}),
+          .min_ms = *std::min_element(times.begin(), times.end()),
+          .replays = std::ssize(times)};
 }
 
 }  // namespace trainer

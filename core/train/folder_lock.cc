@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "core/runtime/check.h"
+#include "core/runtime/environment.h"
 
 namespace trainer {
 
@@ -25,9 +26,7 @@ FolderLock::FolderLock(const std::string& folder, std::string_view key) {
       fail(ExitCode::config, "another job writes to '{}' ({}): give each its own {}", folder, holder.data(), key);
     return;
   }
-  std::array<char, 64> host{};
-  gethostname(host.data(), host.size() - 1);
-  const std::string text = fmt::format("host {} process {}", host.data(), getpid());
+  const std::string text = fmt::format("host {} process {}", host_name(), getpid());
   // For that message only: a full disk is no reason to stop here.
   if (ftruncate(file_, 0) != 0 || pwrite(file_, text.data(), text.size(), 0) < 0) return;
 }

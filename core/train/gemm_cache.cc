@@ -2,7 +2,6 @@
 
 #include <unistd.h>
 
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <set>
@@ -10,22 +9,15 @@
 
 #include "core/runtime/check.h"
 #include "core/runtime/device.h"
+#include "core/runtime/environment.h"
 #include "kernels/gemm_choices.h"
 #include "parallel/host_exchange.h"
 
 namespace trainer {
-namespace {
-
-std::string from_environment(const char* name) {
-  const char* value = std::getenv(name);  // NOLINT(concurrency-mt-unsafe): no thread changes it
-  return value == nullptr ? std::string() : std::string(value);
-}
-
-}  // namespace
 
 std::string gemm_cache_path() {
-  const std::string own = from_environment("TRAINER_CACHE_DIR"), xdg = from_environment("XDG_CACHE_HOME"),
-                    home = from_environment("HOME");
+  const std::string own(environment_variable("TRAINER_CACHE_DIR")), xdg(environment_variable("XDG_CACHE_HOME")),
+      home(environment_variable("HOME"));
   if (!own.empty()) return own + "/gemm_choices.txt";
   if (!xdg.empty()) return xdg + "/trainer/gemm_choices.txt";
   if (!home.empty()) return home + "/.cache/trainer/gemm_choices.txt";

@@ -1,26 +1,19 @@
 #include "core/train/inspect.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 #include <string_view>
 #include <vector>
 
+#include "core/runtime/environment.h"
+#include "core/runtime/rng.h"
 #include "core/train/checkpointing.h"
 
 namespace trainer {
-namespace {
-
-std::uint64_t hash_bytes(std::uint64_t hash, const std::vector<char>& bytes) {
-  return mix_key(hash, std::string_view(bytes.data(), bytes.size()));
-}
-
-}  // namespace
 
 PrintRequests PrintRequests::from_environment() {
   PrintRequests requests;
-  const char* text = std::getenv("TRAINER_PRINT");  // NOLINT(concurrency-mt-unsafe): read once, before threads start
-  std::string_view rest = text == nullptr ? "" : text;
+  std::string_view rest = environment_variable("TRAINER_PRINT");
   while (!rest.empty()) {
     const std::string_view word = rest.substr(0, rest.find(','));
     if (word == "sample_ids")
@@ -49,7 +42,7 @@ std::uint64_t state_hash(Engine& engine) {
       const std::int64_t count = std::min(kAtOnce, piece.box.numel() - first);
       std::vector<char> bytes(static_cast<std::size_t>(count * dtype_size(piece.dtype)));
       piece.read(first, count, bytes.data());
-      hash = hash_bytes(hash, bytes);
+      hash = mix_key(hash, std::string_view(bytes.data(), bytes.size()));
     }
   }
   const UpdateState& state = engine.state();

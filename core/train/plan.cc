@@ -9,11 +9,13 @@
 #include <numeric>
 #include <utility>
 
+#include "core/runtime/attention_support.h"
 #include "core/runtime/check.h"
 #include "core/runtime/counted.h"
-#include "core/train/cards.h"
+#include "core/runtime/divide.h"
 #include "core/train/engine_parts.h"
 #include "core/train/reporting/tables.h"
+#include "parallel/job.h"
 #include "parallel/plan_communicator.h"
 
 namespace trainer {
@@ -29,8 +31,6 @@ constexpr std::int64_t kCudaContext = 560 * kMiB;
 constexpr std::int64_t kFirstCommunicator = 1376 * kMiB;
 /// Buffers of each further one. Not measured: an estimate, on the safe side, that leaves the code to the first.
 constexpr std::int64_t kFurtherCommunicator = 1024 * kMiB;
-/// What comm.peer_copies takes in each group (parallel/nccl_peers.cc).
-constexpr std::int64_t kPeerCopies = 256 * kMiB;
 
 /// Communicators of a rank: a group with all ranks of the one that it is split from shares that one's
 /// (parallel/nccl_communicator.cc).
@@ -60,12 +60,12 @@ std::int64_t document_scratch(const ModelShape& shape) {
 /// key/value heads, dK and dV of every query head in 16 bits. As measured with cuDNN 9 on an H200.
 std::int64_t attention_scratch(const Config& config, const ModelShape& shape, int sm) {
   const bool served = has_cudnn_attention(sm) && config.train.attention != AttentionChoice::builtin &&
-                      config.model.attention_dropout == 0 && shape.head_dim % 8 == 0 && shape.head_dim <= 128;
+                      config.model.attention_dropout == 0 && cudnn_takes_head_dim(shape.head_dim);
   if (!served || dtype_size(shape.dtype) != 2) return 0;
-  if (config.data.intra_document_attention && has_cudnn_documents(sm) && shape.head_dim % 16 == 0)
+  if (config.data.intra_document_attention && has_cudnn_documents(sm) && cudnn_documents_take_head_dim(shape.head_dim))
     return document_scratch(shape);
   constexpr std::int64_t kTile = 64;
-  const std::int64_t length = (shape.seq_length + kTile - 1) / kTile * kTile;
+  const std::int64_t length = round_up(shape.seq_length, kTile);
   const std::int64_t head_elements = shape.tokens * shape.heads * shape.head_dim;
   const std::int64_t scores = shape.sequences * shape.heads * length * length * dtype_size(shape.dtype);
   const std::int64_t parts = config.train.deterministic ? scores : head_elements * dtype_size(Dtype::f32);
@@ -81,7 +81,7 @@ std::vector<MemoryReserve> gpu_reserves(const Config& config, const Mesh& mesh, 
   if (const int count = communicators(mesh); count > 0) {
     reserves.push_back({"NCCL", kFirstCommunicator + (count - 1) * kFurtherCommunicator, true});
     // Beside other groups, that of all ranks carries single numbers only.
-    if (config.comm.peer_copies) reserves.push_back({"peer copies", std::max(1, count - 1) * kPeerCopies, false});
+    if (config.comm.peer_copies) reserves.push_back({"peer copies", std::max(1, count - 1) * kPeerScratchBytes, false});
   }
   return reserves;
 }
@@ -156,7 +156,7 @@ std::string largest_table(const Config& config, const MemoryEstimate& estimate) 
 std::string plan_check(const MemoryEstimate& estimate, std::int64_t used_bytes) {
   const std::int64_t off = used_bytes - estimate.total_bytes();
   const double share = static_cast<double>(off) / static_cast<double>(estimate.total_bytes());
-  const bool holds = std::abs(off) <= 512 * kMiB || std::abs(share) <= 0.03;
+  const bool holds = std::abs(off) <= kPlanTolerance || std::abs(share) <= 0.03;
   return fmt::format("memory: {} planned, {} in use on the card ({:+.1f} %, {:+} MiB): {} 3 % or 512 MiB",
                      format_bytes(estimate.total_bytes()), format_bytes(used_bytes), 100 * share, off / kMiB,
                      holds ? "within" : "NOT within");

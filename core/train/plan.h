@@ -51,7 +51,9 @@ FullestRank fullest_rank(const Config& config, int sm = 0);
 std::string memory_table(const MemoryEstimate& estimate);
 /// The three largest buffers and the setting that shrinks each.
 std::string largest_table(const Config& config, const MemoryEstimate& estimate);
-/// What was planned beside what is in use on the card, and whether the plan holds: to 3 % or 512 MiB.
+/// What a plan may be off, and what a change that is advised leaves free for that: 512 MiB.
+inline constexpr std::int64_t kPlanTolerance = std::int64_t{512} << 20;
+/// What was planned beside what is in use on the card, and whether the plan holds: to 3 % or kPlanTolerance.
 std::string plan_check(const MemoryEstimate& estimate, std::int64_t used_bytes);
 /// The setting that shrinks a buffer on the same ranks, as "section.key: value (reason)", and that validates; what else
 /// helps where there is none (plan_advice.cc).

@@ -133,9 +133,6 @@ void multiply(Candidates& all, const std::function<Candidates(const Config&)>& a
   }
 }
 
-/// What a plan is held to (plan_check).
-constexpr std::int64_t kSpare = std::int64_t{512} << 20;
-
 /// The keys in which `config` differs from `given`, as --set takes them.
 std::vector<std::string> changed_keys(Config given, Config config) {
   std::vector<std::string> sets;
@@ -198,7 +195,7 @@ std::int64_t most_resident_layers(const Config& config, int ranks, const Card& c
     Config resolved = config;
     resolved.parallelism.zero_resident_layers = layers;
     resolve_defaults(resolved, ranks);
-    return fullest_rank(resolved, card.sm).estimate.total_bytes() + kSpare <= card.bytes;
+    return fullest_rank(resolved, card.sm).estimate.total_bytes() + kPlanTolerance <= card.bytes;
   };
   std::int64_t most = 0, too_many = config.model.num_layers + 1;
   while (too_many - most > 1) {
@@ -223,7 +220,7 @@ PlanChange cheapest_change(const Config& config, int ranks, const Card& card) {
     const std::int64_t bytes = estimate.total_bytes();
     if (least.bytes > 0 && least.bytes <= bytes) continue;
     least = {bytes <= card.bytes, changed_keys(config, candidate.config), bytes, estimate.host_bytes()};
-    if (bytes + kSpare <= card.bytes) break;
+    if (bytes + kPlanTolerance <= card.bytes) break;
   }
   return least;
 }

@@ -4,7 +4,6 @@
 
 #include <cerrno>
 #include <chrono>
-#include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
@@ -14,6 +13,7 @@
 #include "core/config/reader.h"
 #include "core/config/resolve.h"
 #include "core/runtime/counted.h"
+#include "core/runtime/divide.h"
 #include "core/runtime/log.h"
 #include "core/runtime/phase_times.h"
 #include "core/train/gemm_cache.h"
@@ -290,7 +290,7 @@ void Trainer::evaluate() {
   fault_.at("evaluate");
   const std::int64_t windows = num_windows(validation_data_->num_tokens(), config_.train.seq_length);
   const std::int64_t batch = config_.train.global_batch_size;
-  const std::int64_t all = (windows + batch - 1) / batch;
+  const std::int64_t all = ceil_div(windows, batch);
   const std::int64_t steps = config_.eval.batches == 0 ? all : std::min(all, config_.eval.batches);
   Loader loader(*validation_data_, Sampler::in_order(windows), loader_shape(config_, engine_.mesh()), 0);
   last_eval_ = engine_.evaluate([&]() -> const MicroBatch& { return loader.next(); }, steps);

@@ -2,7 +2,6 @@
 // times v. Only one block of scores exists at a time. Work is shared out by (sequence, key/value head), so that every
 // element is summed in one order whatever the number of threads.
 #include <cmath>
-#include <limits>
 #include <vector>
 
 #include "kernels/cpu/gemm.h"

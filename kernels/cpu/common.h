@@ -2,9 +2,9 @@
 #pragma once
 #include <algorithm>
 #include <cstdint>
-#include <utility>
 
 #include "core/runtime/check.h"
+#include "core/runtime/divide.h"
 #include "core/runtime/dtype.h"
 #include "core/runtime/rng.h"
 #include "core/runtime/tensor.h"
@@ -80,7 +80,7 @@ void parallel_for(std::int64_t n, std::int64_t cost, const F& body) {
 template <class A, class F>
 void sum_columns(std::int64_t rows, std::int64_t cols, const F& value, A* out, bool accumulate) {
   constexpr std::int64_t kBlock = 64;
-  parallel_for((cols + kBlock - 1) / kBlock, rows * kBlock, [&](std::int64_t block) {
+  parallel_for(ceil_div(cols, kBlock), rows * kBlock, [&](std::int64_t block) {
     const std::int64_t first = block * kBlock;
     const std::int64_t width = std::min(kBlock, cols - first);
     double sums[kBlock] = {};

@@ -1,6 +1,4 @@
 // Fill, cast, sums, bias and dropout.
-#include <vector>
-
 #include "kernels/cpu/common.h"
 #include "kernels/rounding.h"
 

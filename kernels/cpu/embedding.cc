@@ -37,7 +37,7 @@ void embedding_backward(const Context&, const EmbeddingBackwardArgs& args) {
     const auto* ids = args.ids.as<std::int32_t>();
     // A thread owns columns, not tokens: each element is added to in the order of the tokens.
     constexpr std::int64_t kBlock = 64;
-    parallel_for((width + kBlock - 1) / kBlock, tokens * kBlock, [&](std::int64_t block) {
+    parallel_for(ceil_div(width, kBlock), tokens * kBlock, [&](std::int64_t block) {
       const std::int64_t begin = block * kBlock, end = std::min(width, begin + kBlock);
       if (!args.accumulate)
         for (std::int64_t row = 0; row < args.dweight.rows; ++row)

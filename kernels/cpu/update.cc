@@ -4,7 +4,7 @@
 #include <array>
 #include <cmath>
 
-#include "kernels/cpu/optimizer_common.h"
+#include "kernels/cpu/common.h"
 #include "kernels/update_rule.h"
 
 namespace trainer::ops::cpu {

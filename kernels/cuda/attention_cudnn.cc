@@ -12,8 +12,10 @@
 #include <utility>
 #include <vector>
 
+#include "core/runtime/attention_support.h"
 #include "core/runtime/cuda_check.h"
 #include "core/runtime/device.h"
+#include "core/runtime/divide.h"
 #include "kernels/cuda/attention_documents.h"
 #include "kernels/cuda/backend.h"
 #include "kernels/shapes.h"
@@ -58,9 +60,14 @@ std::string text_of(const AttentionPlanKey& key) {
       key.out_stride, key.dout_stride, key.dq_stride, key.dk_stride, key.dv_stride);
 }
 
+/// The least power of two that is at least n.
+std::int64_t power_of_two(std::int64_t n) {
+  return static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(n)));
+}
+
 /// Entries of a table of offsets: the sequences and the end, in an even number, so that each table is 16-byte aligned.
 std::int64_t table_spacing(std::int64_t sequences) {
-  return (sequences + 2) / 2 * 2;
+  return round_up(sequences + 1, 2);
 }
 
 /// What a call on documents has behind cuDNN's workspace.
@@ -78,10 +85,10 @@ DocumentScratch document_scratch(const AttentionPlanKey& key, void* start) {
   DocumentScratch scratch;
   const auto take = [&](std::int64_t bytes) {
     void* const part = start == nullptr ? nullptr : static_cast<char*>(start) + scratch.bytes;
-    scratch.bytes += (bytes + 255) / 256 * 256;
+    scratch.bytes += round_up(bytes, kMemoryAlignment);
     return part;
   };
-  const auto most = static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(key.tokens)));
+  const std::int64_t most = power_of_two(key.tokens);
   scratch.lengths = static_cast<std::int32_t*>(take(most * dtype_size(Dtype::i32)));
   const auto entry = static_cast<std::int64_t>(sizeof(std::int64_t));
   scratch.offsets =
@@ -202,7 +209,7 @@ class AttentionPlan {
     set_mask(options, key);
     if (key.tokens > 0) {
       // Else its sums have room for sequences x seq_q tokens. In whole 64s: what lies behind the sums stays aligned.
-      const std::int64_t room = (key.tokens + 63) / 64 * 64;
+      const std::int64_t room = round_up(key.tokens, 64);
       options.set_max_total_seq_len_q(room).set_max_total_seq_len_kv(room);
     }
     auto [dq, dk, dv] = graph_.sdpa_backward(q, k, v, out, dout, lse, options);
@@ -271,7 +278,7 @@ struct AttentionPlans::Impl {
 /// Around the plan: tables before it, lse in and out of cuDNN's order, dk and dv to where they belong.
 void AttentionPlans::Impl::run_documents(const Context& ctx, const AttentionPlan& plan, const AttentionPlanKey& key,
                                          Addresses& addresses, const Tensor& q_starts) {
-  const std::int64_t before = (plan.workspace_bytes() + 255) / 256 * 256;
+  const std::int64_t before = round_up(plan.workspace_bytes(), kMemoryAlignment);
   reserve(ctx, before + document_scratch(key, nullptr).bytes);
   const DocumentScratch scratch = document_scratch(key, static_cast<char*>(workspace.get()) + before);
 
@@ -351,11 +358,6 @@ bool one_length(const AttentionShape& shape, const Tensor& q, const Tensor& k, c
   return shape.max_seq > 1 && shape.max_seq * (q_starts.cols - 1) == q.rows && k.rows == q.rows;
 }
 
-/// The least power of two that is at least n, and at least `least`.
-std::int64_t power_of_two(std::int64_t n, std::int64_t least) {
-  return static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(std::max(n, least))));
-}
-
 /// Nearly every micro-batch has another number of documents and another longest one. Rounded up to powers of two they
 /// share a handful of plans. What that adds is empty sequences, and blocks behind the end of a short one, which there
 /// are anyway; the sums of the backward pass have room for the tokens, whatever the number of sequences.
@@ -364,10 +366,11 @@ AttentionPlanKey plan_key(const Context& ctx, const Args& args) {
   const AttentionShape& shape = args.shape;
   const bool documents = !one_length(shape, args.q, args.k, args.q_starts);
   const std::int64_t sequences = args.q_starts.cols - 1;
-  constexpr std::int64_t kTile = 128;  // rows of a block, or more
-  return {.sequences = documents ? power_of_two(sequences, 1) : sequences,
-          .seq_q = documents ? power_of_two(shape.max_seq, kTile) : args.q.rows / sequences,
-          .seq_kv = documents ? power_of_two(shape.max_seq, kTile) : args.k.rows / sequences,
+  constexpr std::int64_t kTile = 128;  // rows that a thread block takes, or more: less saves nothing
+  const std::int64_t longest = power_of_two(std::max(shape.max_seq, kTile));
+  return {.sequences = documents ? power_of_two(sequences) : sequences,
+          .seq_q = documents ? longest : args.q.rows / sequences,
+          .seq_kv = documents ? longest : args.k.rows / sequences,
           .tokens = documents ? args.q.rows : 0,
           .heads = shape.heads,
           .kv_heads = shape.kv_heads,
@@ -404,8 +407,9 @@ AttentionPlanKey key_of(const Context& ctx, const AttentionBackwardArgs& args) {
 bool documents_fit(const Context& ctx, const AttentionShape& shape, const Tensor& q, const Tensor& k,
                    const Tensor& q_starts, const Tensor& kv_starts) {
   constexpr std::size_t kLeastVersion = 91900;
-  return ctx.backend->properties.sm == 90 && cudnnGetVersion() >= kLeastVersion && !ctx.deterministic &&
-         shape.head_dim % 16 == 0 && q_starts.data == kv_starts.data && q.rows == k.rows && q_starts.cols - 1 <= q.rows;
+  return has_cudnn_documents(ctx.backend->properties.sm) && cudnnGetVersion() >= kLeastVersion && !ctx.deterministic &&
+         cudnn_documents_take_head_dim(shape.head_dim) && q_starts.data == kv_starts.data && q.rows == k.rows &&
+         q_starts.cols - 1 <= q.rows;
 }
 
 }  // namespace
@@ -413,8 +417,8 @@ bool documents_fit(const Context& ctx, const AttentionShape& shape, const Tensor
 bool cudnn_attention_fits(const Context& ctx, const AttentionShape& shape, const Tensor& q, const Tensor& k,
                           const Tensor& q_starts, const Tensor& kv_starts) {
   const bool sixteen_bit = q.dtype == Dtype::bf16 || q.dtype == Dtype::f16;
-  return ctx.backend->properties.sm >= 80 && sixteen_bit && shape.dropout.p == 0.0 && shape.head_dim % 8 == 0 &&
-         shape.head_dim <= 128 &&
+  return has_cudnn_attention(ctx.backend->properties.sm) && sixteen_bit && shape.dropout.p == 0.0 &&
+         cudnn_takes_head_dim(shape.head_dim) &&
          (one_length(shape, q, k, q_starts) || documents_fit(ctx, shape, q, k, q_starts, kv_starts));
 }
 

@@ -67,6 +67,7 @@ bool cudnn_attention_fits(const Context& ctx, const AttentionShape& shape, const
 /// Whether there is a plan for a call that fits; builds it.
 bool cudnn_attention_serves(const Context& ctx, const AttentionForwardArgs& args);
 bool cudnn_attention_serves(const Context& ctx, const AttentionBackwardArgs& args);
+/// For calls that fit. Throw Error(other), naming the shape, where there is no plan.
 void cudnn_attention_forward(const Context& ctx, const AttentionForwardArgs& args);
 void cudnn_attention_backward(const Context& ctx, const AttentionBackwardArgs& args);
 }  // namespace ops::cuda

@@ -9,7 +9,7 @@ namespace trainer::ops::cuda {
 
 /// B documents, seen as `sequences` of which those behind the B are empty.
 struct DocumentTables {
-  static constexpr int kMostStrides = 9;
+  static constexpr int kMostStrides = 9;  // q, k, v, out, lse and the gradients of the first four
 
   const std::int32_t* starts = nullptr;      // [B + 1]: rows
   std::int64_t documents = 0;                // B
@@ -22,7 +22,7 @@ struct DocumentTables {
 };
 void fill_document_tables(const Context& ctx, const DocumentTables& tables);
 
-/// The same numbers in two orders.
+/// The log-sum-exp in two orders.
 struct DocumentLse {
   const std::int32_t* starts = nullptr;  // [B + 1]: rows
   std::int64_t documents = 0;            // B

@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "core/runtime/cuda_check.h"
+#include "core/runtime/divide.h"
 #include "core/runtime/rng.h"
 #include "kernels/ops.h"
 #include "kernels/shapes.h"
@@ -44,10 +45,6 @@ int sm_count(const Context& ctx);
 
 /// `bytes` at the start of the context's scratch. Throws when the workspace is smaller.
 void* workspace(const Context& ctx, int64_t bytes, const char* op);
-
-inline int64_t ceil_div(int64_t a, int64_t b) {
-  return (a + b - 1) / b;
-}
 
 /// A grid dimension. More than 2^31 - 1 blocks cannot be launched.
 inline unsigned grid_size(int64_t blocks) {

@@ -1,6 +1,5 @@
 // Table look-up and its gradient.
-#include <algorithm>
-
+#include "core/runtime/device.h"
 #include "kernels/cuda/elementwise.cuh"
 
 namespace trainer::ops::cuda {
@@ -234,7 +233,7 @@ class Scratch {
   template <class T>
   T* take(int64_t count) {
     T* piece = reinterpret_cast<T*>(start_ + used_);
-    used_ += ceil_div(count * static_cast<int64_t>(sizeof(T)), 256) * 256;
+    used_ += round_up(count * static_cast<int64_t>(sizeof(T)), kMemoryAlignment);
     return piece;
   }
   int64_t used() const { return used_; }

@@ -3,9 +3,9 @@
 //   y^T = w x^T        dx^T = w^T dy^T        dw^T = x^T dy
 // Bias, activation function and the gradient of the bias ride in the GEMM where the library can do that and it is
 // faster; elsewhere a kernel of ours follows.
-#include <algorithm>
 #include <cstdint>
 
+#include "core/runtime/divide.h"
 #include "kernels/cuda/backend.h"
 #include "kernels/ops.h"
 #include "kernels/shapes.h"
@@ -50,9 +50,8 @@ bool run_fused(const Context& ctx, const GemmShape& shape, const GemmOperands& o
 /// Sums that the library overwrites although they are to be added to: at the end of the workspace, which the GEMM then
 /// does without.
 Tensor sums_at_the_end(Context& ctx, std::int64_t n) {
-  constexpr std::int64_t kAlignment = 256;
-  const std::int64_t bytes = (n * dtype_size(Dtype::f32) + kAlignment - 1) / kAlignment * kAlignment;
-  ctx.workspace_bytes = (ctx.workspace_bytes - bytes) / kAlignment * kAlignment;
+  const std::int64_t bytes = round_up(n * dtype_size(Dtype::f32), kMemoryAlignment);
+  ctx.workspace_bytes = (ctx.workspace_bytes - bytes) / kMemoryAlignment * kMemoryAlignment;
   TRAINER_CHECK(ctx.workspace_bytes >= 0, "linear_backward_weight: {} sums do not fit the workspace", n);
   return {static_cast<char*>(ctx.workspace) + ctx.workspace_bytes, Dtype::f32, 1, n, n};
 }

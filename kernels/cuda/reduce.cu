@@ -1,6 +1,5 @@
 // Sums over rows and over whole tensors. All in two stages with a fixed split, so that the bits never change.
 #include <algorithm>
-#include <limits>
 
 #include "kernels/cuda/common.cuh"
 

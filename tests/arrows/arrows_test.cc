@@ -2,25 +2,19 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
-#include <fstream>
 #include <functional>
-#include <iterator>
 
 #include "core/runtime/check.h"
 #include "tests/arrows/include_rules.h"
+#include "tests/support/files.h"
 
 namespace trainer {
 namespace {
 
 namespace fs = std::filesystem;
 
-std::string read(const fs::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
-
 IncludeRules documented_rules() {
-  return parse_rules(read(fs::path(TRAINER_SOURCE_DIR) / "docs/architecture.md"));
+  return parse_rules(read_file(fs::path(TRAINER_SOURCE_DIR) / "docs/architecture.md"));
 }
 
 TEST(Arrows, EveryIncludeLineIsAllowed) {
@@ -32,7 +26,7 @@ TEST(Arrows, EveryIncludeLineIsAllowed) {
       if (extension != ".h" && extension != ".cc" && extension != ".cu" && extension != ".cuh") continue;
       ++files;
       const std::string path = fs::relative(entry.path(), TRAINER_SOURCE_DIR);
-      for (const std::string& violation : violations(rules, path, read(entry.path()))) ADD_FAILURE() << violation;
+      for (const std::string& violation : violations(rules, path, read_file(entry.path()))) ADD_FAILURE() << violation;
     }
   }
   EXPECT_GT(files, 100);

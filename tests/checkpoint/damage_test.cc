@@ -4,6 +4,8 @@
 #include "core/checkpoint/checksum.h"
 #include "core/checkpoint/manifest.h"
 #include "tests/checkpoint/support.h"
+#include "tests/support/errors.h"
+#include "tests/support/files.h"
 
 namespace trainer::checkpoint_test {
 namespace {
@@ -26,16 +28,16 @@ class Damage : public testing::Test {
     ASSERT_TRUE(info.has_value());
     EXPECT_EQ(info->manifest.step, 1);
     ASSERT_EQ(warnings.size(), 1u);
-    expect_contains(warnings[0], "step_00000002");
-    expect_contains(warnings[0], reason);
+    EXPECT_TRUE(mentions(warnings[0], {"step_00000002"}));
+    EXPECT_TRUE(mentions(warnings[0], {reason}));
   }
   /// The same damage when the checkpoint is asked for by its path.
   void expect_refused(const std::string& reason) const {
     SelfCommunicator world("world");
     const std::string message = error_of(
         ExitCode::checkpoint, [&] { find_checkpoint("", folder_ / "step_00000002", world, [](const auto&) {}); });
-    expect_contains(message, "step_00000002");
-    expect_contains(message, reason);
+    EXPECT_TRUE(mentions(message, {"step_00000002"}));
+    EXPECT_TRUE(mentions(message, {reason}));
   }
 
   TemporaryFolder folder_;
@@ -100,7 +102,8 @@ TEST_F(Damage, AFlippedBitOfATensorNamesFileTensorAndBox) {
   const std::string message =
       error_of(ExitCode::checkpoint, [&] { load_pieces(info, {model.piece(1, piece.box)}, world); });
   EXPECT_EQ(model.writes, 0);
-  for (const std::string& part : {newest("rank-0000.h5"), name, to_text(piece.box)}) expect_contains(message, part);
+  for (const std::string& part : {newest("rank-0000.h5"), name, to_text(piece.box)})
+    EXPECT_TRUE(mentions(message, {part}));
 }
 
 TEST_F(Damage, TruncatedFile) {
@@ -164,7 +167,7 @@ TEST_F(Damage, AViewThatIsDamagedOrMissingIsOnlyAWarning) {
     ASSERT_TRUE(info.has_value());
     EXPECT_EQ(info->manifest.step, 2);
     ASSERT_EQ(warnings.size(), 1u);
-    expect_contains(warnings[0], "loading does not need it");
+    EXPECT_TRUE(mentions(warnings[0], {"loading does not need it"}));
     expect_content(*info);
   }
 }
@@ -172,7 +175,7 @@ TEST_F(Damage, AViewThatIsDamagedOrMissingIsOnlyAWarning) {
 TEST_F(Damage, WhenNothingIsUsableNoNewRunBegins) {
   fs::remove(newest("manifest.json"));
   flip_bit(folder_ / "step_00000001/rank-0000.h5", 3000, 1);
-  expect_contains(error_of(ExitCode::checkpoint, [&] { find_auto(folder_.path()); }), "of 2 checkpoints in ");
+  EXPECT_TRUE(mentions(error_of(ExitCode::checkpoint, [&] { find_auto(folder_.path()); }), {"of 2 checkpoints in "}));
 }
 
 TEST_F(Damage, NewestIsTheOneSavedLast) {
@@ -185,7 +188,7 @@ TEST_F(Damage, NewestIsTheOneSavedLast) {
   std::vector<std::string> warnings;
   EXPECT_EQ(find_auto(folder_.path(), &warnings)->manifest.step, 30);
   ASSERT_EQ(warnings.size(), 1u);
-  expect_contains(warnings[0], "step_00000777");
+  EXPECT_TRUE(mentions(warnings[0], {"step_00000777"}));
 }
 
 TEST_F(Damage, OfTheNameDoesNotMatter) {
@@ -207,9 +210,9 @@ TEST(Find, ChoicesOfLoad) {
   EXPECT_FALSE(find("none").has_value());
   EXPECT_EQ(find(folder / "step_00000001")->manifest.step, 1);
   EXPECT_EQ(find(folder / "step_00000001/")->manifest.step, 1);
-  expect_contains(error_of(ExitCode::checkpoint, [&] { find(folder.path()); }),
-                  "did you mean " + folder.path() + "/step_00000002?");
-  expect_contains(error_of(ExitCode::checkpoint, [&] { find(folder / "step_00000003"); }), "step_00000003");
+  EXPECT_TRUE(mentions(error_of(ExitCode::checkpoint, [&] { find(folder.path()); }),
+                       {"did you mean " + folder.path() + "/step_00000002?"}));
+  EXPECT_TRUE(mentions(error_of(ExitCode::checkpoint, [&] { find(folder / "step_00000003"); }), {"step_00000003"}));
 }
 
 }  // namespace

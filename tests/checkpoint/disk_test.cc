@@ -12,6 +12,8 @@
 #include "core/checkpoint/hdf5_id.h"
 #include "core/checkpoint/save_folder.h"
 #include "tests/checkpoint/support.h"
+#include "tests/support/errors.h"
+#include "tests/support/files.h"
 
 namespace trainer::checkpoint_test {
 namespace {
@@ -82,7 +84,7 @@ TEST(FullDisk, IsRefusedBeforeAnythingIsWritten) {
   EXPECT_EQ(model.reads, 0);
   for (const std::string& part : {disk.path(), std::to_string(estimate_bytes(request.pieces)),
                                   std::to_string(free_bytes(disk.path())), std::string("not enough space")})
-    expect_contains(message, part);
+    EXPECT_TRUE(mentions(message, {part}));
   EXPECT_EQ(names_in(disk.path()), kOnlyStep1);
   expect_loads(disk.path(), 1, model);
 }
@@ -103,9 +105,9 @@ TEST(FullDisk, ThatFillsWhileSaving) {
     };
     const std::string message =
         error_of(ExitCode::checkpoint, [&] { save_checkpoint(request_of(disk.path(), 2, model), world, FaultPlan()); });
-    expect_contains(message, disk.path());
-    expect_contains(message, "No space left on device");
-    expect_contains(message, "bytes, ");
+    EXPECT_TRUE(mentions(message, {disk.path()}));
+    EXPECT_TRUE(mentions(message, {"No space left on device"}));
+    EXPECT_TRUE(mentions(message, {"bytes, "}));
     EXPECT_EQ(names_in(disk.path()), (std::vector<std::string>{"filler", "latest", "step_00000001"}));
     expect_loads(disk.path(), 1, model);
     fs::remove(disk.path() + "/filler");
@@ -156,8 +158,8 @@ TEST(ReadOnlyFolder, FailsTheSaveAndServesTheLoad) {
   ASSERT_TRUE(disk.remount(MS_RDONLY));
   const std::string message =
       error_of(ExitCode::checkpoint, [&] { save_checkpoint(request_of(disk.path(), 2, model), world, FaultPlan()); });
-  expect_contains(message, disk.path());
-  expect_contains(message, "Read-only file system");
+  EXPECT_TRUE(mentions(message, {disk.path()}));
+  EXPECT_TRUE(mentions(message, {"Read-only file system"}));
   expect_loads(disk.path(), 1, model);
   ASSERT_TRUE(disk.remount(0));
   save_checkpoint(request_of(disk.path(), 2, model), world, FaultPlan());
@@ -167,7 +169,7 @@ TEST(ReadOnlyFolder, FailsTheSaveAndServesTheLoad) {
 TEST(Folder, PathThatIsAFile) {
   const TemporaryFolder folder;
   write_file(folder / "file", "text");
-  expect_contains(error_of(ExitCode::checkpoint, [&] { save_step(folder / "file", 1); }), folder / "file");
+  EXPECT_TRUE(mentions(error_of(ExitCode::checkpoint, [&] { save_step(folder / "file", 1); }), {folder / "file"}));
   EXPECT_EQ(read_file(folder / "file"), "text");
 }
 
@@ -262,7 +264,7 @@ TEST(KeepLast, CountsFromTheNewestAndSparesWhatItCannotRead) {
   request.keep_last = 2;
   const SaveResult result = save_checkpoint(request, world, FaultPlan());
   ASSERT_EQ(result.warnings.size(), 1u);
-  expect_contains(result.warnings[0], "step_00000020");
+  EXPECT_TRUE(mentions(result.warnings[0], {"step_00000020"}));
   EXPECT_EQ(names_in(folder.path()),
             (std::vector<std::string>{"latest", "step_00000005", "step_00000006", "step_00000020"}));
 }

@@ -5,11 +5,11 @@
 #include <algorithm>
 #include <chrono>
 #include <csignal>
-#include <filesystem>
 #include <thread>
 
 #include "core/checkpoint/save_folder.h"
 #include "tests/checkpoint/support.h"
+#include "tests/support/files.h"
 
 namespace trainer::checkpoint_test {
 namespace {

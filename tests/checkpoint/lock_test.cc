@@ -7,6 +7,7 @@
 #include <cstdlib>
 
 #include "tests/checkpoint/support.h"
+#include "tests/support/files.h"
 
 namespace {
 int flock_calls = 0;

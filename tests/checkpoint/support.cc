@@ -1,25 +1,15 @@
 #include "tests/checkpoint/support.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
-#include <iterator>
 
 #include "core/runtime/rng.h"
 
 namespace trainer::checkpoint_test {
 
 namespace fs = std::filesystem;
-
-TemporaryFolder::TemporaryFolder() : path_((fs::temp_directory_path() / "trainer-checkpoint-XXXXXX").string()) {
-  EXPECT_NE(mkdtemp(path_.data()), nullptr);
-}
-
-TemporaryFolder::~TemporaryFolder() {
-  std::error_code error;
-  fs::remove_all(path_, error);
-}
 
 std::uint64_t Random::bits() {
   const Philox4 block = philox(key_, counter_++);
@@ -178,17 +168,6 @@ std::vector<std::string> names_in(const std::string& folder) {
   return names;
 }
 
-std::string read_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-}
-
-void write_file(const std::string& path, const std::string& text) {
-  std::ofstream file(path, std::ios::binary | std::ios::trunc);
-  file << text;
-  EXPECT_TRUE(file.good()) << path;
-}
-
 void flip_bit(const std::string& path, std::int64_t byte, int bit) {
   std::fstream file(path, std::ios::binary | std::ios::in | std::ios::out);
   file.seekg(byte);
@@ -196,21 +175,6 @@ void flip_bit(const std::string& path, std::int64_t byte, int bit) {
   file.seekp(byte);
   file.put(flipped);
   EXPECT_TRUE(file.good()) << path;
-}
-
-std::string error_of(ExitCode code, const std::function<void()>& work) {
-  try {
-    work();
-  } catch (const Error& error) {
-    EXPECT_EQ(static_cast<int>(error.code()), static_cast<int>(code)) << error.what();
-    return error.what();
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return "";
-}
-
-void expect_contains(const std::string& text, const std::string& part) {
-  EXPECT_NE(text.find(part), std::string::npos) << "'" << part << "' is not in: " << text;
 }
 
 }  // namespace trainer::checkpoint_test

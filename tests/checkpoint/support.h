@@ -1,10 +1,8 @@
-// What the checkpoint tests share: folders that vanish, and a model that is nothing but tensors of
-// known bits.
+// What the checkpoint tests share: a model that is nothing but tensors of known bits.
 #pragma once
 #include <gtest/gtest.h>
 
 #include <cstddef>
-#include <filesystem>
 #include <functional>
 #include <string>
 #include <vector>
@@ -14,19 +12,6 @@
 #include "parallel/self_communicator.h"
 
 namespace trainer::checkpoint_test {
-
-class TemporaryFolder {
- public:
-  TemporaryFolder();
-  ~TemporaryFolder();
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  const std::string& path() const { return path_; }
-  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
-
- private:
-  std::string path_;
-};
 
 /// Small random numbers with a fixed seed.
 class Random {
@@ -83,13 +68,6 @@ void expect_content(const CheckpointInfo& info);
 
 /// Names in a folder, sorted.
 std::vector<std::string> names_in(const std::string& folder);
-std::string read_file(const std::string& path);
-void write_file(const std::string& path, const std::string& text);
 void flip_bit(const std::string& path, std::int64_t byte, int bit);
-
-/// Runs `work`, expects an Error with this code, and returns its message.
-std::string error_of(ExitCode code, const std::function<void()>& work);
-/// Message of a test failure when `text` lacks `part`.
-void expect_contains(const std::string& text, const std::string& part);
 
 }  // namespace trainer::checkpoint_test

@@ -7,6 +7,7 @@
 
 #include "core/checkpoint/hdf5_id.h"
 #include "tests/checkpoint/support.h"
+#include "tests/support/files.h"
 
 namespace trainer::checkpoint_test {
 namespace {

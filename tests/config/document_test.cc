@@ -9,6 +9,7 @@
 
 #include "core/config/schema.h"
 #include "tests/config/support.h"
+#include "tests/support/files.h"
 
 namespace trainer {
 namespace {
@@ -16,11 +17,8 @@ namespace {
 TEST(ConfigDocument, FileOfTheDocumentationIsCurrent) {
   const std::string expected = config_markdown();
   if (std::getenv("TRAINER_UPDATE_DOCS") != nullptr) std::ofstream(CONFIG_DOCS_FILE, std::ios::binary) << expected;
-  std::ifstream stream(CONFIG_DOCS_FILE, std::ios::binary);
-  std::stringstream text;
-  text << stream.rdbuf();
-  EXPECT_TRUE(text.str() == expected) << CONFIG_DOCS_FILE
-                                      << " is not current: run this test with TRAINER_UPDATE_DOCS=1";
+  EXPECT_TRUE(read_file(CONFIG_DOCS_FILE) == expected)
+      << CONFIG_DOCS_FILE << " is not current: run this test with TRAINER_UPDATE_DOCS=1";
 }
 
 TEST(ConfigDocument, HelpAndTablesNameEveryKey) {

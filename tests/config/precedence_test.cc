@@ -8,8 +8,8 @@ namespace trainer {
 namespace {
 
 TEST(ConfigPrecedence, LaterSourcesWin) {
-  const std::string first = write_file("first.yaml", valid_text);
-  const std::string second = write_file("second.yaml", "optimizer:\n  lr: 2e-4\n  beta1: 0.8\n");
+  const std::string first = config_file("first.yaml", valid_text);
+  const std::string second = config_file("second.yaml", "optimizer:\n  lr: 2e-4\n  beta1: 0.8\n");
   ConfigSources sources{.files = {first, second}};
   ConfigOrigins origins;
 
@@ -35,20 +35,20 @@ TEST(ConfigPrecedence, LaterSourcesWin) {
 }
 
 TEST(ConfigPrecedence, OrderOfFilesMatters) {
-  const std::string first = write_file("a.yaml", valid_text);
-  const std::string second = write_file("b.yaml", "optimizer:\n  lr: 2e-4\n");
+  const std::string first = config_file("a.yaml", valid_text);
+  const std::string second = config_file("b.yaml", "optimizer:\n  lr: 2e-4\n");
   EXPECT_EQ(read_config({.files = {second, first}}).optimizer.lr, 3e-4);
   EXPECT_EQ(read_config({.files = {first, second}}).optimizer.lr, 2e-4);
 }
 
 TEST(ConfigPrecedence, ListsAreReplacedAsAWhole) {
-  const std::string first = write_file("list.yaml", with_line(14, "  train: [a.h5, b.h5]"));
+  const std::string first = config_file("list.yaml", with_line(14, "  train: [a.h5, b.h5]"));
   const Config config = read_config({.files = {first}, .sets = {"data.train=[c.h5]"}});
   EXPECT_EQ(config.data.train, std::vector<std::string>{"c.h5"});
 }
 
 TEST(ConfigPrecedence, SettingsOutsideFilesAreTakenAsTheyAre) {
-  const std::string file = write_file("base.yaml", valid_text);
+  const std::string file = config_file("base.yaml", valid_text);
   const Config config = read_config({.files = {file},
                                      .sets = {"data.train=*.h5", "train.output_dir=runs/a: b #1",
                                               "checkpoint.save_dir=", "model.rope_scaling={type: llama3, factor: 8}",
@@ -76,7 +76,7 @@ TEST(ConfigPrecedence, NoFilesAtAll) {
 }
 
 TEST(ConfigPrecedence, WrongSettingsNameTheirSource) {
-  const std::string file = write_file("good.yaml", valid_text);
+  const std::string file = config_file("good.yaml", valid_text);
   const std::string fault = config_fault([&] {
     read_config(
         {.files = {file},
@@ -110,7 +110,7 @@ TEST(ConfigPrecedence, EnvironmentOfTheProcess) {
   ASSERT_EQ(unsetenv("TRAINER_FAULT"), 0);
   ASSERT_EQ(variables.size(), 1U);
   EXPECT_EQ(variables[0].first, "TRAINER__TRAIN__SEED");
-  EXPECT_EQ(read_config({.files = {write_file("e.yaml", valid_text)}, .environment = variables}).train.seed, 77);
+  EXPECT_EQ(read_config({.files = {config_file("e.yaml", valid_text)}, .environment = variables}).train.seed, 77);
 }
 
 }  // namespace

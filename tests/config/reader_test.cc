@@ -71,21 +71,21 @@ TEST(ConfigReader, YamlThatIsAccepted) {
 }
 
 TEST(ConfigReader, AllFaultsAtOnce) {
-  const std::string path = write_file("many.yaml",
-                                      "model:\n"
-                                      "  hidden_size: 65\n"
-                                      "  num_layers: two\n"
-                                      "  num_attention_heads: 4\n"
-                                      "  intermediate_size: 176\n"
-                                      "  vocab_size: 257\n"
-                                      "  vocab_size: 258\n"
-                                      "train:\n"
-                                      "  seq_length: 64\n"
-                                      "  lr: 1e-4\n"
-                                      "  train_steps: 100\n"
-                                      "  train_tokens: 5\n"
-                                      "data:\n"
-                                      "  train: [a.h5]\n");
+  const std::string path = config_file("many.yaml",
+                                       "model:\n"
+                                       "  hidden_size: 65\n"
+                                       "  num_layers: two\n"
+                                       "  num_attention_heads: 4\n"
+                                       "  intermediate_size: 176\n"
+                                       "  vocab_size: 257\n"
+                                       "  vocab_size: 258\n"
+                                       "train:\n"
+                                       "  seq_length: 64\n"
+                                       "  lr: 1e-4\n"
+                                       "  train_steps: 100\n"
+                                       "  train_tokens: 5\n"
+                                       "data:\n"
+                                       "  train: [a.h5]\n");
   const std::string fault = config_fault([&] {
     read_config({.files = {path, "no/such.yaml"}, .sets = {"model.norm=x"}});
   });
@@ -164,7 +164,7 @@ TEST(ConfigReader, ResolvedTextReadsBackToTheSameValues) {
 }
 
 TEST(ConfigReader, OriginsStandBesideTheValues) {
-  const std::string path = write_file("origins.yaml", valid_text);
+  const std::string path = config_file("origins.yaml", valid_text);
   ConfigOrigins origins;
   Config config = read_config({.files = {path}, .sets = {"optimizer.beta1=0.8"}}, &origins);
   config.model.head_dim = 16;  // as resolve_defaults() does

@@ -31,7 +31,7 @@ std::string with_line(int number, const std::string& line);
 Config valid_config();
 
 /// A file in the test's own temporary folder; returns its path.
-std::string write_file(const std::string& name, const std::string& text);
+std::string config_file(const std::string& name, const std::string& text);
 
 /// The message of the Error(config) that `action` throws; fails the test and returns "" when it throws none, or
 /// another.

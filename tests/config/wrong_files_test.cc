@@ -27,7 +27,7 @@ class ConfigWrongLine : public testing::TestWithParam<WrongLine> {};
 
 TEST_P(ConfigWrongLine, IsRefused) {
   const WrongLine& c = GetParam();
-  const std::string path = write_file("wrong.yaml", with_line(c.line, c.text));
+  const std::string path = config_file("wrong.yaml", with_line(c.line, c.text));
   const std::string fault = config_fault([&] { read_config({.files = {path}}); });
   EXPECT_TRUE(fault.starts_with("the configuration has a fault:\n" + path + c.parts[0])) << c.parts[0] << "\n--- in\n"
                                                                                          << fault;
@@ -248,14 +248,14 @@ TEST(ConfigWrongFile, Contents) {
       {std::string((1U << 20) + 1, '#'), ": has 1048577 bytes or more; right would be at most 1048576"},
   };
   for (const auto& c : cases) {
-    const std::string path = write_file("contents.yaml", c.text);
+    const std::string path = config_file("contents.yaml", c.text);
     const std::string fault = config_fault([&] { read_config({.files = {path}}); });
     EXPECT_NE(fault.find(path + c.fault), std::string::npos) << c.fault << "\n--- in\n" << fault;
   }
 }
 
 TEST(ConfigWrongFile, Paths) {
-  const std::string file = write_file("file.yaml", valid_text);
+  const std::string file = config_file("file.yaml", valid_text);
   const std::string folder = std::filesystem::path(file).parent_path();
   const struct {
     std::string path;
@@ -275,7 +275,7 @@ TEST(ConfigWrongFile, Paths) {
 }
 
 TEST(ConfigWrongFile, UnreadableFile) {
-  const std::string path = write_file("unreadable.yaml", valid_text);
+  const std::string path = config_file("unreadable.yaml", valid_text);
   std::filesystem::permissions(path, std::filesystem::perms::none);
   const bool is_root = geteuid() == 0;  // root may read everything: be someone else for a moment
   constexpr uid_t nobody = 65534;
@@ -290,7 +290,7 @@ TEST(ConfigWrongFile, UnreadableFile) {
 }
 
 TEST(ConfigWrongFile, MessagesCarryNoControlCharactersAndStayShort) {
-  const std::string path = write_file("long.yaml", with_line(12, "  lr: \"\\e[31m" + std::string(100000, 'x') + "\""));
+  const std::string path = config_file("long.yaml", with_line(12, "  lr: \"\\e[31m" + std::string(100000, 'x') + "\""));
   const std::string fault = config_fault([&] { read_config({.files = {path}}); });
   EXPECT_LT(fault.size(), 1000U);
   EXPECT_EQ(fault.find('\x1b'), std::string::npos);

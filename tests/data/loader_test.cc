@@ -11,12 +11,13 @@
 
 #include "core/runtime/targets.h"
 #include "tests/data/shard_files.h"
+#include "tests/support/errors.h"
+#include "tests/support/files.h"
 
 namespace trainer {
 namespace {
 
 using testing::Hdf5Shard;
-using testing::TempFolder;
 using testing::write_hdf5;
 
 constexpr std::int64_t kLength = 4;
@@ -32,7 +33,7 @@ class Counting {
   TokenDataset open() const { return TokenDataset::open({folder_.path()}, DataFormat::automatic, 10000); }
 
  private:
-  TempFolder folder_;
+  TemporaryFolder folder_;
 };
 
 TEST(Loader, AMicroBatchHoldsItsWindows) {
@@ -59,7 +60,7 @@ TEST(Loader, AMicroBatchHoldsItsWindows) {
 }
 
 TEST(Loader, MaskedTokensAreInputsButNoTargets) {
-  const TempFolder folder;
+  const TemporaryFolder folder;
   write_hdf5(folder / "a.h5", {.ids = {5, 6, 7, 8, 9}, .mask = {0, 1, 0, 0, 1}});
   const TokenDataset dataset = TokenDataset::open({folder.path()}, DataFormat::automatic, 10);
   Loader loader(dataset, Sampler::in_order(1), {.seq_length = 4}, 0);
@@ -70,7 +71,7 @@ TEST(Loader, MaskedTokensAreInputsButNoTargets) {
 
 /// Three shards of 10, 7 and 8 tokens; documents begin at 0, 3, 4, 19 and 21 of the whole.
 TEST(Loader, DocumentsAreSequencesOfTheirOwn) {
-  const TempFolder folder;
+  const TemporaryFolder folder;
   const auto write = [&](const char* name, std::size_t tokens, const std::vector<std::int64_t>& documents) {
     write_hdf5(folder / name, {.ids = std::vector<std::int64_t>(tokens, 7), .documents = documents});
   };
@@ -172,7 +173,7 @@ TEST(Loader, RowsBehindTheEndOfValidationHaveNoTargets) {
 }
 
 TEST(Loader, AnErrorOfTheThreadComesOutOfNextInItsPlace) {
-  const TempFolder folder;
+  const TemporaryFolder folder;
   write_hdf5(folder / "a.h5", {.type = Hdf5Shard::Type::i32, .ids = {0, 1, 2, 3, 4, 5, 99, 7, 8}});
   const TokenDataset dataset = TokenDataset::open({folder.path()}, DataFormat::automatic, 50);
   Loader loader(dataset, Sampler::in_order(2), {.seq_length = kLength}, 0);
@@ -180,7 +181,7 @@ TEST(Loader, AnErrorOfTheThreadComesOutOfNextInItsPlace) {
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
   EXPECT_EQ(loader.next().inputs, (std::vector<std::int32_t>{0, 1, 2, 3}));
   for (int call = 0; call < 2; ++call)
-    EXPECT_TRUE(testing::mentions(testing::error_of([&] { loader.next(); }), {"a.h5", "token 6 has id 99"}));
+    EXPECT_TRUE(mentions(error_of(ExitCode::data, [&] { loader.next(); }), {"a.h5", "token 6 has id 99"}));
 }
 
 TEST(Loader, EndsAtOnceWithAFullQueueAndWithAnUntouchedOne) {

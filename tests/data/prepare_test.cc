@@ -15,14 +15,11 @@
 #include "data/byte_tokenizer.h"
 #include "data/token_shards.h"
 #include "tests/data/shard_files.h"
+#include "tests/support/errors.h"
+#include "tests/support/files.h"
 
 namespace trainer {
 namespace {
-
-using testing::error_of;
-using testing::mentions;
-using testing::TempFolder;
-using testing::write_file;
 
 std::vector<std::int32_t> read_ids(const std::string& pattern) {
   const TokenDataset dataset = TokenDataset::open({pattern}, DataFormat::automatic, ByteTokenizer::vocab_size);
@@ -51,11 +48,12 @@ TEST(ByteTokenizer, EveryByteIsItself) {
   for (std::int32_t i = 0; i < 256; ++i) EXPECT_EQ(ids[static_cast<std::size_t>(i)], i);
   ids.push_back(ByteTokenizer::end_of_text);
   EXPECT_EQ(ByteTokenizer::decode(ids), text);
-  EXPECT_TRUE(mentions(error_of([] { ByteTokenizer::decode(std::vector<std::int32_t>{257}); }), {"257"}));
+  EXPECT_TRUE(
+      mentions(error_of(ExitCode::data, [] { ByteTokenizer::decode(std::vector<std::int32_t>{257}); }), {"257"}));
 }
 
 TEST(Prepare, ShardsReadBackAsTheTextWithItsTailHeldOut) {
-  const TempFolder folder;
+  const TemporaryFolder folder;
   const std::string first = all_bytes(), second = "the second document\n";
   write_file(folder / "a.txt", first);
   write_file(folder / "b.txt", second);
@@ -84,7 +82,7 @@ TEST(Prepare, ShardsReadBackAsTheTextWithItsTailHeldOut) {
 
 /// Shards of 4 tokens: documents of 2 + 1, 9 + 1, 1 + 1 and 2 tokens, ends of text counted.
 TEST(Prepare, ShardsSayWhereDocumentsBegin) {
-  const TempFolder folder;
+  const TemporaryFolder folder;
   write_file(folder / "a.jsonl", R"({"text": "ab"}
 {"text": "123456789"}
 {"text": "x"}
@@ -105,7 +103,7 @@ TEST(Prepare, ShardsSayWhereDocumentsBegin) {
 }
 
 TEST(Prepare, ShardsSayWhatTheyAre) {
-  const TempFolder folder;
+  const TemporaryFolder folder;
   write_file(folder / "a.txt", "0123");
   write_file(folder / "b.txt", "567");
   prepare_text({.inputs = {folder.path()},
@@ -141,14 +139,14 @@ TEST(Prepare, ShardsSayWhatTheyAre) {
 
 // ---- Which text --------------------------------------------------------------------------------
 
-PrepareResult prepare(const TempFolder& folder, const std::vector<std::string>& inputs,
+PrepareResult prepare(const TemporaryFolder& folder, const std::vector<std::string>& inputs,
                       const std::string& key = "text") {
   return prepare_text(
       {.inputs = inputs, .output_dir = folder / "out", .jsonl_key = key, .validation_fraction = 0, .overwrite = true});
 }
 
 /// "path: why" of what was skipped, relative to the folder.
-std::vector<std::string> skipped_in(const PrepareResult& result, const TempFolder& folder) {
+std::vector<std::string> skipped_in(const PrepareResult& result, const TemporaryFolder& folder) {
   std::vector<std::string> lines;
   for (const SkippedText& one : result.text.skipped)
     lines.push_back(fmt::format("{} x {}: {}", one.number, one.path.substr(folder.path().size() + 1),
@@ -158,7 +156,7 @@ std::vector<std::string> skipped_in(const PrepareResult& result, const TempFolde
 }
 
 TEST(PrepareJsonl, EachLineIsADocument) {
-  const TempFolder folder;
+  const TemporaryFolder folder;
   write_file(folder / "a.jsonl",
              "{\"id\": 1, \"text\": \"first\\n\\u00e9\"}\n"
              "\n"
@@ -181,10 +179,10 @@ TEST(PrepareJsonl, EachLineIsADocument) {
 }
 
 TEST(PrepareJsonl, FaultsNameFileAndLine) {
-  const TempFolder folder;
+  const TemporaryFolder folder;
   const auto refused = [&](const std::string& second_line, const std::vector<std::string>& parts) {
     write_file(folder / "a.jsonl", "{\"text\": \"good\"}\n" + second_line + "\n");
-    const std::string error = error_of([&] { prepare(folder, {folder / "a.jsonl"}); });
+    const std::string error = error_of(ExitCode::data, [&] { prepare(folder, {folder / "a.jsonl"}); });
     EXPECT_TRUE(mentions(error, {"a.jsonl:2: "})) << second_line;
     EXPECT_TRUE(mentions(error, parts)) << second_line;
     EXPECT_LT(error.size(), 600) << "a long line is not shown whole";
@@ -208,7 +206,7 @@ TEST(PrepareJsonl, FaultsNameFileAndLine) {
 }
 
 TEST(PrepareText, FoldersAreEnteredAndWhatIsSkippedIsSaid) {
-  const TempFolder folder;
+  const TemporaryFolder folder;
   for (const char* name : {"in/deep/er", "in/.git", "in/images"}) std::filesystem::create_directories(folder / name);
   write_file(folder / "in/b.txt", "b");
   write_file(folder / "in/deep/er/a.txt", "a");
@@ -238,13 +236,13 @@ TEST(PrepareText, FoldersAreEnteredAndWhatIsSkippedIsSaid) {
 }
 
 TEST(PrepareText, RefusesWhatIsNone) {
-  const TempFolder folder;
+  const TemporaryFolder folder;
   std::filesystem::create_directory(folder / "images");
   write_file(folder / "images/one.png", "line 1\nline \x89PNG\n");
   write_file(folder / "zeros", std::string(10, '\0'));
   write_file(folder / "latin.txt", "caf\xe9");
   const auto refused = [&](const std::string& input, const std::vector<std::string>& parts) {
-    EXPECT_TRUE(mentions(error_of([&] { prepare(folder, {folder / input}); }), parts));
+    EXPECT_TRUE(mentions(error_of(ExitCode::data, [&] { prepare(folder, {folder / input}); }), parts));
   };
   refused("images", {"images: the folder holds no .txt or .jsonl file", "1 other skipped"});
   refused("images/one.png", {"one.png:2: is not text in UTF-8: byte 0x89 at column 6"});
@@ -253,14 +251,15 @@ TEST(PrepareText, RefusesWhatIsNone) {
 }
 
 TEST(Prepare, OverwritesOnlyWhenAskedAndThenCompletely) {
-  const TempFolder folder;
+  const TemporaryFolder folder;
   const std::string out = folder / "out";
   write_file(folder / "a.txt", std::string(50, 'a'));
   PrepareOptions options{.inputs = {folder / "a.txt"}, .output_dir = out, .validation_fraction = 0, .shard_tokens = 10};
   prepare_text(options);
   write_file(out + "/train-custom.h5", "kept");
   write_file(folder / "a.txt", std::string(25, 'b'));
-  EXPECT_TRUE(mentions(error_of([&] { prepare_text(options); }), {"train-00000.h5", "exists", "5 shards"}));
+  EXPECT_TRUE(
+      mentions(error_of(ExitCode::data, [&] { prepare_text(options); }), {"train-00000.h5", "exists", "5 shards"}));
   EXPECT_EQ(ByteTokenizer::decode(read_ids(out + "/train-0*.h5")), std::string(50, 'a'));
   options.overwrite = true;
   prepare_text(options);
@@ -270,7 +269,7 @@ TEST(Prepare, OverwritesOnlyWhenAskedAndThenCompletely) {
 }
 
 TEST(Prepare, RefusesWhatItCannotDo) {
-  const TempFolder folder;
+  const TemporaryFolder folder;
   write_file(folder / "a.txt", "some text");
   write_file(folder / "empty.txt", "");
   write_file(folder / "file", "");
@@ -278,7 +277,7 @@ TEST(Prepare, RefusesWhatItCannotDo) {
   const auto refused = [&](auto change, ExitCode code, const std::vector<std::string>& parts) {
     PrepareOptions options = good;
     change(options);
-    EXPECT_TRUE(mentions(error_of([&] { prepare_text(options); }, code), parts));
+    EXPECT_TRUE(mentions(error_of(code, [&] { prepare_text(options); }), parts));
   };
   refused([&](auto& o) { o.inputs = {folder / "none.txt"}; }, ExitCode::data, {"none.txt"});
   refused([&](auto& o) { o.inputs = {folder / "empty.txt"}; }, ExitCode::data, {"empty.txt", "0 bytes"});
@@ -293,12 +292,12 @@ TEST(Prepare, RefusesWhatItCannotDo) {
 }
 
 TEST(Prepare, AnErrorHalfwayLeavesNothingBehind) {
-  const TempFolder folder;
+  const TemporaryFolder folder;
   write_file(folder / "a.txt", std::string(100, 'a'));
   std::filesystem::create_directories(folder / "out/train-00003.h5.tmp");  // in the way of the fourth shard
   const PrepareOptions options{
       .inputs = {folder / "a.txt"}, .output_dir = folder / "out", .validation_fraction = 0, .shard_tokens = 10};
-  EXPECT_TRUE(mentions(error_of([&] { prepare_text(options); }),
+  EXPECT_TRUE(mentions(error_of(ExitCode::data, [&] { prepare_text(options); }),
                        {"train-00003.h5.tmp", "cannot be written", "Is a directory"}));
   EXPECT_EQ(names_in(folder / "out"), (std::vector<std::string>{"train-00003.h5.tmp"}));
 }
@@ -314,7 +313,7 @@ void expect_ends_well(const std::function<bool()>& body) {
 }
 
 TEST(Prepare, AFullDiskLeavesNothingBehind) {
-  const TempFolder folder;
+  const TemporaryFolder folder;
   write_file(folder / "a.txt", std::string(10000, 'a'));
   const std::filesystem::path disk = folder / "disk";
   std::filesystem::create_directory(disk);
@@ -327,7 +326,8 @@ TEST(Prepare, AFullDiskLeavesNothingBehind) {
       GTEST_SKIP() << "this process may not mount a tmpfs";
     if (kilobytes == 4) write_file((disk / "all of it").string(), std::string(4096, 'x'));
     expect_ends_well([&] {
-      return mentions(error_of([&] { prepare_text(options); }), {"train-00000.h5.tmp: cannot be written"}) &&
+      return mentions(error_of(ExitCode::data, [&] { prepare_text(options); }),
+                      {"train-00000.h5.tmp: cannot be written"}) &&
              names_in((disk / "out").string()).empty();
     });
     umount(disk.c_str());

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tests/data/shard_files.h"
+#include "tests/support/errors.h"
 
 namespace trainer {
 namespace {
@@ -20,8 +21,8 @@ TEST(Sampler, WindowsShareOneTokenAndTheRestIsLeft) {
   EXPECT_EQ(num_windows(9, 4), 2);
   EXPECT_EQ(num_windows(1'000'000'000'001, 1000), 1'000'000'000);
   for (const std::int64_t tokens : {0, 1, 4})
-    EXPECT_TRUE(testing::mentions(testing::error_of([&] { num_windows(tokens, 4); }),
-                                  {fmt::format("{} tokens", tokens), "takes 5", "seq_length 4"}));
+    EXPECT_TRUE(mentions(error_of(ExitCode::data, [&] { num_windows(tokens, 4); }),
+                         {fmt::format("{} tokens", tokens), "takes 5", "seq_length 4"}));
 }
 
 TEST(Sampler, EveryEpochIsABijection) {

@@ -1,25 +1,10 @@
 #include "tests/data/shard_files.h"
 
 #include <hdf5.h>
-#include <unistd.h>
 
-#include <fstream>
-#include <iterator>
+#include <stdexcept>
 
 namespace trainer::testing {
-
-namespace fs = std::filesystem;
-
-TempFolder::TempFolder() {
-  std::string name = (fs::temp_directory_path() / "data_test_XXXXXX").native();
-  if (::mkdtemp(name.data()) == nullptr) throw std::runtime_error("no temporary folder");
-  path_ = name;
-}
-
-TempFolder::~TempFolder() {
-  std::error_code ignored;
-  fs::remove_all(path_, ignored);
-}
 
 namespace {
 
@@ -81,41 +66,11 @@ void write_hdf5(const std::string& path, const Hdf5Shard& shard) {
   H5Fclose(file);
 }
 
-void write_file(const std::string& path, const std::string& bytes) {
-  std::ofstream file(path, std::ios::binary);
-  file << bytes;
-  file.close();
-  if (!file) throw std::runtime_error("cannot write " + path);
-}
-
-std::string read_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
 std::string llmc_header(std::int32_t magic, std::int32_t count) {
   std::string header(1024, '\0');
   const std::int32_t words[] = {magic, 1, count};
   header.replace(0, sizeof words, reinterpret_cast<const char*>(words), sizeof words);
   return header;
-}
-
-std::string error_of(const std::function<void()>& call, ExitCode code) {
-  try {
-    call();
-  } catch (const Error& error) {
-    EXPECT_EQ(static_cast<int>(error.code()), static_cast<int>(code)) << error.what();
-    return error.what();
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return {};
-}
-
-::testing::AssertionResult mentions(const std::string& text, const std::vector<std::string>& parts) {
-  for (const std::string& part : parts)
-    if (text.find(part) == std::string::npos)
-      return ::testing::AssertionFailure() << "'" << part << "' is not in: " << text;
-  return ::testing::AssertionSuccess();
 }
 
 }  // namespace trainer::testing

@@ -6,42 +6,40 @@
 
 #include "data/token_shards.h"
 #include "tests/data/shard_files.h"
+#include "tests/support/errors.h"
+#include "tests/support/files.h"
 
 namespace trainer {
 namespace {
 
 using testing::bytes_of;
-using testing::error_of;
 using testing::Hdf5Shard;
 using testing::llmc_header;
-using testing::mentions;
-using testing::TempFolder;
-using testing::write_file;
 using testing::write_hdf5;
 
 using Texts = std::vector<std::string>;
 
 std::string open_error(const Texts& patterns, std::int64_t vocab_size = 1000,
                        DataFormat format = DataFormat::automatic) {
-  return error_of([&] { TokenDataset::open(patterns, format, vocab_size); });
+  return error_of(ExitCode::data, [&] { TokenDataset::open(patterns, format, vocab_size); });
 }
 
 TEST(ShardRefusals, NothingMatches) {
-  const TempFolder folder;
+  const TemporaryFolder folder;
   EXPECT_TRUE(mentions(open_error({folder / "train-*.h5"}), {folder / "train-*.h5", "no file matches"}));
   EXPECT_TRUE(mentions(open_error({folder.path()}), {folder.path(), ".h5 or .hdf5 or .bin"}));
   EXPECT_TRUE(mentions(open_error({}), {"no data files"}));
 }
 
 TEST(ShardRefusals, OneFileTwice) {
-  const TempFolder folder;
+  const TemporaryFolder folder;
   write_hdf5(folder / "a.h5", {.ids = {1}});
   std::filesystem::create_symlink(folder / "a.h5", folder / "b.h5");
   EXPECT_TRUE(mentions(open_error({folder / "*.h5"}), {"a.h5", "b.h5", "same file"}));
 }
 
 TEST(ShardRefusals, NotARegularFile) {
-  const TempFolder folder;
+  const TemporaryFolder folder;
   ASSERT_EQ(::mkfifo((folder / "pipe.h5").c_str(), 0600), 0);
   std::filesystem::create_directory(folder / "folder.bin");
   EXPECT_TRUE(mentions(open_error({folder / "pipe.h5"}), {"pipe.h5", "not a regular file"}));
@@ -49,7 +47,7 @@ TEST(ShardRefusals, NotARegularFile) {
 }
 
 TEST(ShardRefusals, UnknownExtensionOrHeader) {
-  const TempFolder folder;
+  const TemporaryFolder folder;
   write_file(folder / "tokens.npy", "abc");
   write_file(folder / "raw.bin", bytes_of<std::uint16_t>({1, 2, 3}));
   write_file(folder / "magic.bin", llmc_header(20240521, 1) + bytes_of<std::uint16_t>({1}));
@@ -61,7 +59,7 @@ TEST(ShardRefusals, UnknownExtensionOrHeader) {
 }
 
 TEST(ShardRefusals, EmptyFiles) {
-  const TempFolder folder;
+  const TemporaryFolder folder;
   for (const char* name : {"zero.h5", "zero.bin"}) {
     write_file(folder / name, "");
     EXPECT_TRUE(mentions(open_error({folder / name}), {name, "empty", "0 bytes"}));
@@ -73,7 +71,7 @@ TEST(ShardRefusals, EmptyFiles) {
 }
 
 TEST(ShardRefusals, CountsThatDoNotMatchTheFile) {
-  const TempFolder folder;
+  const TemporaryFolder folder;
   write_file(folder / "short.bin", llmc_header(20240520, 5) + bytes_of<std::uint16_t>({1, 2, 3, 4}));
   write_file(folder / "long.bin", llmc_header(20240801, 2) + bytes_of<std::uint32_t>({1, 2, 3}));
   write_file(folder / "negative.bin", llmc_header(20240520, -1) + bytes_of<std::uint16_t>({1}));
@@ -86,10 +84,10 @@ TEST(ShardRefusals, CountsThatDoNotMatchTheFile) {
 }
 
 TEST(ShardRefusals, ATruncatedHdf5FileAtAnyLength) {
-  const TempFolder folder;
+  const TemporaryFolder folder;
   std::vector<std::int64_t> ids(5000, 7);
   write_hdf5(folder / "whole.h5", {.ids = ids});
-  const std::string bytes = testing::read_file(folder / "whole.h5");
+  const std::string bytes = read_file(folder / "whole.h5");
   ASSERT_GT(bytes.size(), 10000);
   for (const std::size_t length : {std::size_t{1}, std::size_t{100}, bytes.size() / 2, bytes.size() - 1}) {
     write_file(folder / "cut.h5", bytes.substr(0, length));
@@ -98,14 +96,14 @@ TEST(ShardRefusals, ATruncatedHdf5FileAtAnyLength) {
 }
 
 TEST(ShardRefusals, AnHeaderReadAsTokens) {
-  const TempFolder folder;
+  const TemporaryFolder folder;
   write_file(folder / "a.bin", llmc_header(20240520, 2) + bytes_of<std::uint16_t>({1, 2}));
   EXPECT_TRUE(
       mentions(open_error({folder / "a.bin"}, 65536, DataFormat::bin_uint16), {"a.bin", "llm.c header", "auto"}));
 }
 
 TEST(ShardRefusals, Hdf5DatasetsOfAnotherKind) {
-  const TempFolder folder;
+  const TemporaryFolder folder;
   const std::string path = folder / "a.h5";
   const auto refused = [&](const Hdf5Shard& shard, const Texts& parts) {
     write_hdf5(path, shard);
@@ -127,7 +125,7 @@ TEST(ShardRefusals, Hdf5DatasetsOfAnotherKind) {
 }
 
 TEST(ShardRefusals, AVocabularyThatDoesNotFit) {
-  const TempFolder folder;
+  const TemporaryFolder folder;
   write_hdf5(folder / "larger.h5", {.ids = {1}, .vocab_size = 50257});
   write_hdf5(folder / "wrapped.h5", {.ids = {1}, .vocab_size = 128256});
   write_hdf5(folder / "narrow.h5", {.ids = {1}});
@@ -142,15 +140,15 @@ TEST(ShardRefusals, AVocabularyThatDoesNotFit) {
 }
 
 TEST(ShardRefusals, AModelVocabularyBeyond32Bits) {
-  const TempFolder folder;
+  const TemporaryFolder folder;
   write_hdf5(folder / "a.h5", {.ids = {1}});
   const std::int64_t vocab = std::int64_t{1} << 31;
   const auto open = [&] { TokenDataset::open({folder / "a.h5"}, DataFormat::automatic, vocab); };
-  EXPECT_TRUE(mentions(error_of(open, ExitCode::config), {"model.vocab_size", "2147483648"}));
+  EXPECT_TRUE(mentions(error_of(ExitCode::config, open), {"model.vocab_size", "2147483648"}));
 }
 
 TEST(ShardRefusals, ABadIdIsNamedWithShardAndToken) {
-  const TempFolder folder;
+  const TemporaryFolder folder;
   write_hdf5(folder / "a.h5", {.type = Hdf5Shard::Type::i32, .ids = {1, 2, 3}});
   write_hdf5(folder / "b.h5", {.type = Hdf5Shard::Type::i32, .ids = {4, 5, 128256, -7}});
   write_file(folder / "c.bin", llmc_header(20240801, 2) + bytes_of<std::uint32_t>({6, 4000000000}));
@@ -159,20 +157,20 @@ TEST(ShardRefusals, ABadIdIsNamedWithShardAndToken) {
   dataset.read(0, 5, ids.data(), nullptr);
   EXPECT_EQ(ids[4], 5);
   const auto error = [&](std::int64_t first, std::int64_t count) {
-    return error_of([&] { dataset.read(first, count, ids.data(), nullptr); });
+    return error_of(ExitCode::data, [&] { dataset.read(first, count, ids.data(), nullptr); });
   };
   EXPECT_TRUE(mentions(error(2, 5), {"b.h5", "token 2 has id 128256", "0 to 128255"}));
   EXPECT_TRUE(mentions(error(6, 1), {"b.h5", "token 3 has id -7"}));
   EXPECT_TRUE(mentions(error(7, 2), {"c.bin", "token 1 has id 4000000000"}));
-  EXPECT_TRUE(mentions(error_of([&] { dataset.scan(); }), {"b.h5", "token 2"}));
+  EXPECT_TRUE(mentions(error_of(ExitCode::data, [&] { dataset.scan(); }), {"b.h5", "token 2"}));
 }
 
 TEST(ShardRefusals, NoBoundariesOfDocumentsWhereTheyAreNeeded) {
-  const TempFolder folder;
+  const TemporaryFolder folder;
   write_hdf5(folder / "none.h5", {.ids = {1, 2}});
   write_file(folder / "a.bin", llmc_header(20240520, 1) + bytes_of<std::uint16_t>({1}));
   const auto open = [&](const char* name, DataFormat format) {
-    return error_of([&] { TokenDataset::open({folder / name}, format, 1000, true); });
+    return error_of(ExitCode::data, [&] { TokenDataset::open({folder / name}, format, 1000, true); });
   };
   const Texts remedy{"data.intra_document_attention", "trainer data prepare"};
   for (const auto& [name, format] :
@@ -186,11 +184,11 @@ TEST(ShardRefusals, NoBoundariesOfDocumentsWhereTheyAreNeeded) {
 }
 
 TEST(ShardRefusals, BoundariesOfDocumentsThatCannotBe) {
-  const TempFolder folder;
+  const TemporaryFolder folder;
   const auto error = [&](const std::vector<std::int64_t>& documents) {
     write_hdf5(folder / "a.h5", {.ids = {1, 2, 3, 4}, .documents = documents});
     TokenDataset::open({folder / "a.h5"}, DataFormat::automatic, 1000);  // nobody looks at them
-    return error_of([&] { TokenDataset::open({folder / "a.h5"}, DataFormat::automatic, 1000, true); });
+    return error_of(ExitCode::data, [&] { TokenDataset::open({folder / "a.h5"}, DataFormat::automatic, 1000, true); });
   };
   EXPECT_TRUE(mentions(error({0, 2, 2}), {"a.h5", "doc_offsets", "document 2 begins at token 2, behind one at 2"}));
   EXPECT_TRUE(mentions(error({0, 3, 1}), {"document 2 begins at token 1, behind one at 3"}));

@@ -8,6 +8,8 @@
 
 #include "data/shard_writer.h"
 #include "tests/data/shard_files.h"
+#include "tests/support/errors.h"
+#include "tests/support/files.h"
 
 namespace trainer {
 namespace {
@@ -15,8 +17,6 @@ namespace {
 using testing::bytes_of;
 using testing::Hdf5Shard;
 using testing::llmc_header;
-using testing::TempFolder;
-using testing::write_file;
 using testing::write_hdf5;
 
 std::vector<std::int64_t> read_all(const TokenDataset& dataset) {
@@ -26,7 +26,7 @@ std::vector<std::int64_t> read_all(const TokenDataset& dataset) {
 }
 
 TEST(TokenShards, EveryFormatGivesBackItsIds) {
-  const TempFolder folder;
+  const TemporaryFolder folder;
   const std::vector<std::int64_t> narrow{0, 255, 7}, middle{0, 65535, 256, 1}, wide{65535, 65536, 128255, 0};
   write_hdf5(folder / "u8.h5", {.type = Hdf5Shard::Type::u8, .ids = narrow});
   write_hdf5(folder / "u16.hdf5", {.type = Hdf5Shard::Type::u16, .ids = middle});
@@ -50,7 +50,7 @@ TEST(TokenShards, EveryFormatGivesBackItsIds) {
 }
 
 TEST(TokenShards, ANarrowShardThatSaysItsVocabularyServesALargerModel) {
-  const TempFolder folder;
+  const TemporaryFolder folder;
   write_hdf5(folder / "a.h5", {.type = Hdf5Shard::Type::u8, .ids = {200}, .vocab_size = 256});
   write_hdf5(folder / "b.h5", {.type = Hdf5Shard::Type::u16, .ids = {65535}, .vocab_size = 65536});
   EXPECT_EQ(read_all(TokenDataset::open({folder.path()}, DataFormat::automatic, 128256)),
@@ -58,7 +58,7 @@ TEST(TokenShards, ANarrowShardThatSaysItsVocabularyServesALargerModel) {
 }
 
 TEST(TokenShards, TheWriterStoresIdsExactlyInBothWidths) {
-  const TempFolder folder;
+  const TemporaryFolder folder;
   for (const std::int64_t vocab : {65536, 128256}) {
     const std::vector<std::int32_t> ids{0, 65535, static_cast<std::int32_t>(vocab - 1), 3, 256};
     const std::vector<std::uint8_t> mask{1, 0, 1, 1, 0};
@@ -80,20 +80,20 @@ TEST(TokenShards, TheWriterStoresIdsExactlyInBothWidths) {
 }
 
 TEST(TokenShards, AWriterThatDoesNotFinishLeavesNoFile) {
-  const TempFolder folder;
+  const TemporaryFolder folder;
   {
     ShardWriter writer(folder / "shard.h5", {.tokens = 5, .vocab_size = 10, .tokenizer = "none"});
     writer.append(std::vector<std::int32_t>{1, 2});
     EXPECT_EQ(writer.tokens_left(), 3);
     EXPECT_TRUE(std::filesystem::exists(folder / "shard.h5.tmp"));
-    const std::string error = testing::error_of([&] { writer.append(std::vector<std::int32_t>{9, 10}); });
-    EXPECT_TRUE(testing::mentions(error, {"shard.h5", "id 10", "token 3", "vocabulary of 10"}));
+    const std::string error = error_of(ExitCode::data, [&] { writer.append(std::vector<std::int32_t>{9, 10}); });
+    EXPECT_TRUE(mentions(error, {"shard.h5", "id 10", "token 3", "vocabulary of 10"}));
   }
   EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
 }
 
 TEST(TokenShards, EveryWindowAcrossShardBordersIsThatOfTheWholeSequence) {
-  const TempFolder folder;
+  const TemporaryFolder folder;
   // Shards of 1, 4, 1 and 3 tokens in three formats; token i of the sequence has id 10 + i, masked where i % 3 == 1.
   write_hdf5(folder / "a.h5", {.ids = {10}, .mask = {1}});
   write_file(folder / "b.bin", llmc_header(20240520, 4) + bytes_of<std::uint16_t>({11, 12, 13, 14}));
@@ -119,7 +119,7 @@ TEST(TokenShards, EveryWindowAcrossShardBordersIsThatOfTheWholeSequence) {
 }
 
 TEST(TokenShards, FilesFoldersAndPatternsAreReadInSortedOrder) {
-  const TempFolder folder;
+  const TemporaryFolder folder;
   std::filesystem::create_directory(folder / "more");
   std::filesystem::create_directory(folder / "more/deeper");
   write_hdf5(folder / "part-2.h5", {.ids = {2}});

@@ -1,3 +1,4 @@
+// Attention calls of the tests.
 #pragma once
 #include "kernels/ops.h"
 

@@ -8,6 +8,7 @@
 #include <numeric>
 #include <vector>
 
+#include "core/runtime/median.h"
 #include "core/runtime/rng.h"
 #include "kernels/cuda/attention_cudnn.h"
 #include "kernels/cuda/attention_flash.h"
@@ -111,8 +112,7 @@ double median_ms(const Call& call) {
   synchronize(ctx);
   std::vector<double> times;
   for (std::size_t i = 0; i < kRuns; ++i) times.push_back(marks[i + 1].milliseconds_since(marks[i]));
-  std::sort(times.begin(), times.end());
-  return times[kRuns / 2];
+  return median(times);
 }
 
 constexpr double kMostTflops = 5000;  // in 16 bits, of any card

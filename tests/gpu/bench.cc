@@ -7,6 +7,8 @@
 #include <cstdlib>
 #include <vector>
 
+#include "core/runtime/divide.h"
+#include "core/runtime/median.h"
 #include "core/runtime/rng.h"
 #include "tests/gpu/twin.h"
 
@@ -32,7 +34,7 @@ class Pool {
   }
   Tensor take(Dtype dtype, std::int64_t rows, std::int64_t cols) {
     const Tensor t = tensor_over(static_cast<char*>(memory_.get()) + used_, dtype, rows, cols);
-    used_ += (t.bytes() + 255) / 256 * 256;
+    used_ += round_up(t.bytes(), kMemoryAlignment);
     TRAINER_CHECK(used_ <= bytes_, "a benchmark needs {} bytes", used_);
     return t;
   }
@@ -98,8 +100,7 @@ class Bench {
     synchronize(ctx);
     std::vector<double> times;
     for (std::size_t i = 0; i < kRuns; ++i) times.push_back(marks[i + 1].milliseconds_since(marks[i]));
-    std::sort(times.begin(), times.end());
-    return times[kRuns / 2];
+    return median(times);
   }
 
   std::vector<Pool> pools_;

@@ -26,8 +26,11 @@ class GpuRanks : public ::testing::Test {
     const LocalPlace place = test_local_place();
     const char* share = std::getenv("TRAINER_SHARE_DEVICE");  // NOLINT(concurrency-mt-unsafe): no thread changes it
     const int needed = share != nullptr ? 1 : place.size;
-    if (agree(test_world(), device_count() >= needed))
-      device() = std::make_unique<RankDevice>(DeviceChoice::cuda, place.rank, place.size);
+    if (!agree(test_world(), device_count() >= needed)) return;
+    Config config;
+    config.train.device = DeviceChoice::cuda;
+    config.precision.dtype = Precision::float32;  // which every card can do
+    device() = std::make_unique<RankDevice>(config, place.rank, place.size);
   }
   static void TearDownTestSuite() { device().reset(); }
   void SetUp() override {

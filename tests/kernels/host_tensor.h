@@ -1,9 +1,7 @@
 // Tensors that own their memory, for the tests of the ops.
 #pragma once
-#include <cmath>
 #include <cstdint>
 #include <cstring>
-#include <limits>
 #include <span>
 #include <vector>
 

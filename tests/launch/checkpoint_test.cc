@@ -6,6 +6,8 @@
 #include <iterator>
 
 #include "tests/launch/run_folder.h"
+#include "tests/support/errors.h"
+#include "tests/support/files.h"
 
 namespace trainer::launch_test {
 namespace {

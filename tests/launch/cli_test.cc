@@ -3,10 +3,11 @@
 #include <unistd.h>
 
 #include <filesystem>
-#include <fstream>
 #include <thread>
 
 #include "tests/launch/run_folder.h"
+#include "tests/support/errors.h"
+#include "tests/support/files.h"
 
 namespace trainer::launch_test {
 namespace {

@@ -1,22 +1,16 @@
 // Whatever ends one rank ends the whole job: soon, with a cause that names rank and host, said once, with nothing left.
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <array>
 
+#include "core/runtime/environment.h"
 #include "tests/launch/run_folder.h"
+#include "tests/support/errors.h"
 
 namespace trainer::launch_test {
 namespace {
 
 constexpr double kTimeout = 3;  // comm.timeout_seconds
-
-std::string host_name() {
-  std::array<char, 256> name{};
-  gethostname(name.data(), name.size() - 1);
-  return name.data();
-}
 
 struct Failure {
   std::string fault;

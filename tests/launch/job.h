@@ -64,9 +64,6 @@ bool wait_until(const Condition& condition, double seconds) {
   return true;
 }
 
-/// The whole file; empty when there is none.
-std::string read_file(const std::string& path);
-void write_file(const std::string& path, const std::string& bytes);
 std::vector<std::string> lines_of(const std::string& text);
 /// How often `part` occurs in `text`.
 int count_of(const std::string& text, const std::string& part);

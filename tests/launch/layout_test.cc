@@ -7,6 +7,7 @@
 #include <numbers>
 
 #include "tests/launch/run_folder.h"
+#include "tests/support/errors.h"
 
 namespace trainer::launch_test {
 namespace {

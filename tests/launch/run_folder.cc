@@ -13,6 +13,7 @@
 #include <tuple>
 
 #include "data/shard_writer.h"
+#include "tests/support/files.h"
 
 namespace trainer::launch_test {
 
@@ -177,13 +178,6 @@ void write_shard(const std::string& path, const std::vector<std::int32_t>& ids, 
   }
   writer.finish();
   writer.publish();
-}
-
-::testing::AssertionResult mentions(const std::string& text, const std::vector<std::string>& parts) {
-  for (const std::string& part : parts)
-    if (text.find(part) == std::string::npos)
-      return ::testing::AssertionFailure() << "'" << part << "' is not in:\n" << text;
-  return ::testing::AssertionSuccess();
 }
 
 ::testing::AssertionResult near(const std::vector<double>& values, const std::vector<double>& expected,

@@ -71,8 +71,6 @@ std::vector<std::int32_t> learnable_tokens(std::int64_t count, std::int64_t voca
 void write_shard(const std::string& path, const std::vector<std::int32_t>& ids, std::int64_t vocab_size,
                  const std::vector<std::uint8_t>& mask = {});
 
-/// True when every part occurs in the text.
-::testing::AssertionResult mentions(const std::string& text, const std::vector<std::string>& parts);
 /// True when the sequences have the same length and differ at most by `relative` times the second.
 ::testing::AssertionResult near(const std::vector<double>& values, const std::vector<double>& expected,
                                 double relative);

@@ -8,9 +8,10 @@
 #include <functional>
 #include <iterator>
 #include <random>
-#include <set>
 
 #include "tests/launch/run_folder.h"
+#include "tests/support/errors.h"
+#include "tests/support/files.h"
 
 namespace trainer::launch_test {
 namespace {

@@ -1,9 +1,6 @@
 // What metrics.jsonl says about speed, and that looking at a run does not change it.
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <numeric>
-
 #include "tests/launch/run_folder.h"
 
 namespace trainer::launch_test {

@@ -179,9 +179,8 @@ class Rank {
       if (shard.v) ops::master_read(ctx_, {moment_as_master(shard.v), over(v)});
       for (const ParamId id : layout.params(block)) {
         const LocalParam& local = layout.local(id);
-        const std::int64_t first = std::max(local.offset, range.first);
-        const std::int64_t end = std::min(local.offset + local.numel(), range.first + range.count);
-        for (std::int64_t i = first; i < end; ++i) {
+        const FlatRange here = intersect({local.offset, local.numel()}, range);
+        for (std::int64_t i = here.first; i < here.end(); ++i) {
           const auto at = static_cast<std::size_t>(i - range.first);
           visit(id, global_index(layout.decl(id), local, i - local.offset), master[at], m[at], v[at]);
         }
@@ -417,8 +416,6 @@ TEST(Optimizer, HoldsOnlyTheStateThatTheRunNeeds) {
       const ops::ShardTensors& state = rank.optimizer.tensors(1);
       EXPECT_EQ(rank.optimizer.range(1).count, rank.layout.numel(1) / 2);
       EXPECT_EQ(rank.optimizer.range(1).first, rank.mesh.zero().rank() * rank.layout.numel(1) / 2);
-      EXPECT_EQ(rank.optimizer.has_m(), m);
-      EXPECT_EQ(rank.optimizer.has_v(), v);
       EXPECT_EQ(static_cast<bool>(state.m), m);
       EXPECT_EQ(static_cast<bool>(state.v), v);
       EXPECT_EQ(static_cast<bool>(state.low), low);

@@ -50,26 +50,6 @@ TEST(Arena, RefusesMoreThanThePlan) {
   EXPECT_THROW(arena.take(kWorkspace, "y", 1, 1, Dtype::f32), Error);
 }
 
-TEST(Arena, MarkAndRewindShareBytesAndKeepThePeak) {
-  Arena measuring;
-  measuring.take(kWorkspace, "kept", 1, 256, Dtype::u8);
-  const std::int64_t mark = measuring.mark(kWorkspace);
-  EXPECT_EQ(mark, 256);
-  measuring.take(kWorkspace, "large", 1, 1024, Dtype::u8);
-  measuring.rewind(kWorkspace, mark);
-  measuring.take(kWorkspace, "small", 1, 512, Dtype::u8);
-  EXPECT_EQ(measuring.mark(kWorkspace), 768);
-  EXPECT_EQ(planned(measuring, kWorkspace), 1280);
-
-  Arena arena(Device{}, measuring.plan());
-  const Tensor kept = arena.take(kWorkspace, "kept", 1, 256, Dtype::u8);
-  const Tensor large = arena.take(kWorkspace, "large", 1, 1024, Dtype::u8);
-  arena.rewind(kWorkspace, mark);
-  const Tensor small = arena.take(kWorkspace, "small", 1, 512, Dtype::u8);
-  EXPECT_EQ(small.data, large.data);
-  EXPECT_NE(small.data, kept.data);
-}
-
 TEST(Arena, NamesTheLargestBuffers) {
   Arena arena;
   for (int layer = 0; layer < 3; ++layer) arena.take(kActivations, "qkv", 1, 100, Dtype::f32);

@@ -126,9 +126,7 @@ void check_tp_traffic(const Layout& l) {
   for (int block = 0; block < layout.num_blocks(); ++block)
     for (const FlatRange& range : layout.tp_partial(block)) {
       const Communicator& zero = engine.mesh().zero();
-      const FlatRange kept = layout.shard(block, zero.rank(), zero.size());
-      const std::int64_t end = std::min(range.first + range.count, kept.first + kept.count);
-      partial += 4 * std::max<std::int64_t>(0, end - std::max(range.first, kept.first));
+      partial += 4 * intersect(range, layout.shard(block, zero.rank(), zero.size())).count;
     }
   if (l.sequence_parallel) {
     EXPECT_EQ(record->of("tp", "reduce_scatter").bytes, micro * stream * 2) << "embedding and head";

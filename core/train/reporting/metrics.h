@@ -25,8 +25,7 @@ struct StepRecord {
   std::optional<double> tflops;        // model TFLOP/s of one device
   std::optional<double> mfu;           // share of the device's dense peak, 0 to 1; empty when the peak is not known
   std::optional<double> data_wait_ms;  // wait for the loader on rank 0 since the last record
-  std::optional<std::int64_t> memory_bytes;  // peak of the device on rank 0
-  std::optional<double> eval_loss;           // nats a token; set when this step was followed by an evaluation
+  std::optional<double> eval_loss;     // nats a token; set when this step was followed by an evaluation
   std::optional<std::int64_t> eval_tokens;
 };
 
@@ -51,7 +50,6 @@ void for_each_metric(const StepRecord& r, Visit&& visit) {
   optional("tflops", "perf/tflops", r.tflops);
   optional("mfu", "perf/mfu", r.mfu);
   optional("data_wait_ms", "data/wait_ms", r.data_wait_ms);
-  optional("memory_bytes", "memory/peak_bytes", r.memory_bytes);
   optional("eval_loss", "eval/loss", r.eval_loss);
   optional("eval_tokens", "", r.eval_tokens);
 }

@@ -6,10 +6,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <vector>
 
 #include "core/runtime/check.h"
+#include "core/runtime/environment.h"
+#include "core/runtime/median.h"
 #include "core/train/reporting/tables.h"
 
 namespace trainer {
@@ -50,10 +51,7 @@ void TimeLeft::add(double step_ms) {
 
 std::optional<double> TimeLeft::seconds(std::int64_t steps) const {
   if (newest_ms_.empty() || steps <= 0) return std::nullopt;
-  std::vector<double> sorted(newest_ms_.begin(), newest_ms_.end());
-  const auto middle = sorted.begin() + std::ssize(sorted) / 2;
-  std::nth_element(sorted.begin(), middle, sorted.end());
-  return 1e-3 * *middle * static_cast<double>(steps);
+  return 1e-3 * median({newest_ms_.begin(), newest_ms_.end()}) * static_cast<double>(steps);
 }
 
 std::string step_line(const StepRecord& record, std::int64_t total_steps, std::optional<double> seconds_left) {
@@ -75,7 +73,7 @@ std::string progress_line(const StepRecord& record, std::int64_t total_steps, st
 
 Terminal find_terminal(int file_descriptor) {
   if (isatty(file_descriptor) == 0) return {};
-  if (std::getenv("OMPI_COMM_WORLD_SIZE") == nullptr) return {true, columns_of(file_descriptor)};
+  if (environment_variable("OMPI_COMM_WORLD_SIZE").empty()) return {true, columns_of(file_descriptor)};
   // Our own output is a pseudo-terminal that Open MPI made; what the user looks at is the output of the launcher, our
   // parent. Opened for writing without making it our controlling terminal.
   const std::string path = fmt::format("/proc/{}/fd/{}", getppid(), file_descriptor);

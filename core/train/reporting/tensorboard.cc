@@ -2,13 +2,12 @@
 
 #include <unistd.h>
 
-#include <array>
 #include <bit>
-#include <climits>
 #include <ctime>
 #include <filesystem>
 
 #include "core/runtime/check.h"
+#include "core/runtime/environment.h"
 #include "core/train/reporting/crc32c.h"
 
 namespace trainer {
@@ -63,9 +62,7 @@ class Message {
 };
 
 std::string file_name() {
-  std::array<char, HOST_NAME_MAX + 1> host{};
-  if (gethostname(host.data(), host.size() - 1) != 0) host[0] = '\0';
-  return fmt::format("events.out.tfevents.{:010}.{}.{}.0", static_cast<long long>(std::time(nullptr)), host.data(),
+  return fmt::format("events.out.tfevents.{:010}.{}.{}.0", static_cast<long long>(std::time(nullptr)), host_name(),
                      getpid());
 }
 

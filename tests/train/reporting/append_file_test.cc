@@ -2,9 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
+
 #include "core/runtime/check.h"
+#include "tests/support/files.h"
 #include "tests/train/reporting/full_disk.h"
-#include "tests/train/reporting/temporary_folder.h"
 
 namespace trainer {
 namespace {

@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
+#include "tests/support/files.h"
 #include "tests/train/reporting/full_disk.h"
-#include "tests/train/reporting/temporary_folder.h"
 
 namespace trainer {
 namespace {

@@ -9,7 +9,7 @@
 #include <cstdlib>
 #include <limits>
 
-#include "tests/train/reporting/temporary_folder.h"
+#include "tests/support/files.h"
 
 namespace trainer {
 namespace {

@@ -11,7 +11,7 @@
 
 #include "core/runtime/check.h"
 #include "core/train/reporting/crc32c.h"
-#include "tests/train/reporting/temporary_folder.h"
+#include "tests/support/files.h"
 
 namespace trainer {
 namespace {
