@@ -297,7 +297,15 @@ class Checker {
   void duration() {
     const TrainConfig& train = config_.train;
     const int given = (train.train_steps > 0) + (train.train_tokens > 0) + (train.train_epochs > 0);
-    if (given == 1) return;
+    if (given == 1) {
+      const std::int64_t most = most_steps(train), steps = known_steps();
+      if (steps > most)
+        fault({train.train_steps > 0 ? "train.train_steps" : "train.train_tokens", "train.global_batch_size",
+               "train.seq_length"},
+              "the tokens of {} steps of {} x {} do not fit in 64 bits; right would be at most {} steps", steps,
+              train.global_batch_size, train.seq_length, most);
+      return;
+    }
     const Keys keys = {"train.train_steps", "train.train_tokens", "train.train_epochs"};
     if (given == 0) {
       fault(keys, "the length of the run is missing; right would be one of train_steps, train_tokens and train_epochs");
