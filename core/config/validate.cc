@@ -409,8 +409,21 @@ class Checker {
     if (config_.train.output_dir.empty()) {
       fault({"train.output_dir"}, "is empty; right would be the path of the run folder, for example runs/default");
     }
+    literal_path("train.output_dir", given_.train.output_dir);
+    literal_path("checkpoint.save_dir", given_.checkpoint.save_dir);
     if (config_.checkpoint.load.empty()) {
       fault({"checkpoint.load"}, "is empty; right would be auto, none, or the path of a checkpoint folder");
+    }
+  }
+
+  /// Folders that the run would make under a name that somebody meant a shell to replace.
+  void literal_path(const char* key, const std::string& path) {
+    for (std::size_t at = 0; at < path.size(); ++at) {
+      const bool starts = at == 0 || path[at - 1] == '/';
+      if (!(starts && (path[at] == '$' || (path[at] == '~' && at == 0)))) continue;
+      fault({key}, "'{}' is taken as it is, and no shell replaces what begins with {}; right would be the path itself",
+            path, path[at]);
+      return;
     }
   }
 

@@ -397,6 +397,9 @@ TEST(Faults, OfPlaces) {
   const Result unsavable = folder.expect_exit(4, {.ranks = 2, .sets = {"checkpoint.save_dir=train.h5/saved"}});
   EXPECT_TRUE(mentions(unsavable.err, {"checkpoint.save_dir 'train.h5/saved'", "Not a directory"}));
   EXPECT_EQ(count_of(unsavable.err, "step"), 0) << "it was found out at the start\n" << unsavable.err;
+  const Result tilde = folder.expect_exit(2, {.sets = {"checkpoint.save_dir=$HOME/saved"}, .folder = "'~/run'"});
+  EXPECT_TRUE(mentions(tilde.err, {"train.output_dir: '~/run' is taken as it is",
+                                   "no shell replaces what begins with ~", "checkpoint.save_dir: '$HOME/saved'"}));
   // Not by permissions: root may do everything.
   for (const int ranks : {1, 2}) {
     const Result unwritable = folder.expect_exit(2, {.ranks = ranks, .folder = "train.h5/run"});
