@@ -27,6 +27,7 @@ const std::atomic<bool>& install_stop_signal() {
     if (sigaction(signal, &action, nullptr) != 0)
       fail(ExitCode::other, "cannot install a handler for signal {}", signal);
   }
+  std::signal(SIGPIPE, SIG_IGN);  // `trainer ... | tee log`, and tee ends
   return stop_requested;
 }
 

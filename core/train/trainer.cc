@@ -59,6 +59,12 @@ std::string changes_table(const std::vector<ChangedSetting>& changed) {
   return table.text();
 }
 
+/// A console that takes nothing more ends no run.
+void print_to_console(const std::string& text) {
+  std::fputs(text.c_str(), stdout);
+  std::fflush(stdout);
+}
+
 /// On stderr, and never an error of its own.
 void say(const std::string& notice) {
   if (!notice.empty()) std::fputs(("trainer: " + notice + "\n").c_str(), stderr);
@@ -191,9 +197,9 @@ void Trainer::print_tables() {
   for (const std::string& text : gather_strings(engine_.mesh().world(), serialise(mine)))
     rows.push_back(parse_rank_row(text));
   if (!lead()) return;
-  fmt::print("{}\n{}\n{}\n", ranks_table(rows), model_table(config_.model, engine_.model().layout().global_numel()),
-             memory_table(engine_.memory_estimate()));
-  std::fflush(stdout);
+  print_to_console(fmt::format("{}\n{}\n{}\n", ranks_table(rows),
+                               model_table(config_.model, engine_.model().layout().global_numel()),
+                               memory_table(engine_.memory_estimate())));
 }
 
 RunState Trainer::run_state() const {
@@ -245,11 +251,10 @@ void Trainer::load() {
   synchronize(engine_.context());
   launch_.startup.end(found ? "checkpoint" : "weights");
   if (!lead()) return;
-  fmt::print("{}\n{}\n",
-             schedule_table(config_, total_steps_, step_, tokens_until(total_steps_), engine_.mesh().dp().size()),
-             throughput_note(config_.model, config_.train.seq_length, launch_.peak_tflops));
-  if (!changed.empty()) fmt::print("\n{}\n", changes_table(changed));
-  std::fflush(stdout);
+  print_to_console(fmt::format(
+      "{}\n{}\n", schedule_table(config_, total_steps_, step_, tokens_until(total_steps_), engine_.mesh().dp().size()),
+      throughput_note(config_.model, config_.train.seq_length, launch_.peak_tflops)));
+  if (!changed.empty()) print_to_console(fmt::format("\n{}\n", changes_table(changed)));
   if (found)
     log_.info(fmt::format("resumed from {} after step {}", found->path, step_));
   else
