@@ -10,4 +10,7 @@ namespace trainer {
 /// the run that writes to it.
 const std::atomic<bool>& install_stop_signal();
 
+/// SIGBUS, which a shard gives that is shortened under its mapping, says so on stderr and ends with exit code 3.
+void install_bus_error_report();
+
 }  // namespace trainer

@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <thread>
 
 #include "tests/launch/run_folder.h"
@@ -374,6 +375,22 @@ TEST(Faults, OfTwoJobsInOneRunFolder) {
   first->kill_all();
   first->wait();
   folder.expect_exit(0, {.ranks = 2});  // the lock went with its process
+}
+
+TEST(Faults, AShardThatIsShortenedWhileItIsReadIsSaid) {
+  for (const int ranks : {1, 2}) {
+    const RunFolder folder;
+    write_shard(folder / "long.h5", learnable_tokens(200'000, 64), 64);
+    const std::unique_ptr<Job> job = folder.start({.ranks = ranks,
+                                                   .sets = {"data.train=[long.h5]", "train.train_steps=10000"},
+                                                   .fault = "site=step,action=sleep:0.01"});
+    ASSERT_TRUE(wait_until([&] { return !read_file(folder / "run/metrics.jsonl").empty(); }, 30));
+    std::filesystem::resize_file(folder / "long.h5", 5000);
+    const Result result = job->wait(30);
+    EXPECT_EQ(result.exit_code, 3) << result.err;
+    EXPECT_TRUE(mentions(result.err, {"SIGBUS: a mapped data file was shortened"}));
+    EXPECT_TRUE(job->is_gone());
+  }
 }
 
 TEST(Faults, AnIdOutsideTheVocabularyIsNamedWithItsPlace) {
