@@ -216,6 +216,17 @@ TEST(CommandLine, LinksAreTimedWithoutAConfig) {
   EXPECT_TRUE(mentions(folder.command("bench").err, {"--config FILE"}));
 }
 
+TEST(CommandLine, BenchSaysFirstThatItsResultCannotBeWritten) {
+  const RunFolder folder;
+  const Result nowhere = folder.command("bench --config config.yaml --json nowhere/result.json");
+  EXPECT_EQ(nowhere.exit_code, 2) << nowhere.err;
+  EXPECT_TRUE(mentions(nowhere.err, {"--json: cannot write to 'nowhere/result.json': No such file or directory"}));
+  EXPECT_EQ(nowhere.out, "") << "it was found out at the start";
+  const Result never = folder.command("bench --config config.yaml --floor-seconds nan");
+  EXPECT_EQ(never.exit_code, 2) << never.err;
+  EXPECT_TRUE(mentions(never.err, {"--floor-seconds nan"}));
+}
+
 TEST(CommandLine, PlanSaysWhatFitsAndRuns) {
   const RunFolder folder;
   const std::string plan = "plan --config config.yaml --set train.device=auto ";
