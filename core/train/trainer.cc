@@ -45,6 +45,15 @@ std::optional<TokenDataset> open_validation(const Config& config, PhaseTimes& st
   return validation;
 }
 
+/// Reads the first `tokens` once: an id that does not belong ends the run now, and not at its first evaluation.
+void check_ids(const TokenDataset& data, std::int64_t tokens) {
+  constexpr std::int64_t kAtOnce = std::int64_t{1} << 16;
+  std::vector<std::int32_t> ids(kAtOnce);
+  std::vector<std::uint8_t> mask(kAtOnce);
+  for (std::int64_t first = 0; first < tokens; first += kAtOnce)
+    data.read(first, std::min(kAtOnce, tokens - first), ids.data(), mask.data());
+}
+
 std::error_code why_not_writable(const std::filesystem::path& folder) {
   return access(folder.c_str(), W_OK | X_OK) == 0 ? std::error_code() : std::error_code(errno, std::generic_category());
 }
@@ -112,10 +121,18 @@ Trainer::Trainer(const Config& config, const Launch& launch, std::unique_ptr<Com
       train_data_(open_data(config, config.data.train)),
       validation_data_(open_validation(config, launch.startup)),
       train_windows_(num_windows(train_data_.num_tokens(), config.train.seq_length)),
+      validation_windows_(validation_data_
+                              ? num_windows(validation_data_->num_tokens(), config.train.seq_length, "data.validation")
+                              : 0),
+      train_sample_(token_sample(train_data_, train_windows_ * config.train.seq_length + 1)),
       total_steps_(total_steps(config, train_windows_)),
       engine_(config, launch.ctx, std::move(world), fault) {
   check_ranks_see_same_data(train_data_, "data.train", engine_.mesh().world());
-  if (validation_data_) check_ranks_see_same_data(*validation_data_, "data.validation", engine_.mesh().world());
+  if (validation_data_) {
+    check_ranks_see_same_data(*validation_data_, "data.validation", engine_.mesh().world());
+    const std::int64_t windows = std::min(validation_windows_, evaluation_steps() * config.train.global_batch_size);
+    if (lead()) check_ids(*validation_data_, windows * config.train.seq_length + 1);
+  }
   open_run_folder();
   print_tables();
   launch.startup.end("memory");
@@ -210,6 +227,7 @@ RunState Trainer::run_state() const {
           .seq_length = config_.train.seq_length,
           .global_batch_size = config_.train.global_batch_size,
           .train_windows = train_windows_,
+          .train_sample = train_sample_,
           .gemm_choices = gemm_choices(engine_.context())};
 }
 
@@ -289,16 +307,18 @@ void Trainer::save() {
         step_ - skips, counted(skips, "step")));
 }
 
+std::int64_t Trainer::evaluation_steps() const {
+  const std::int64_t batch = config_.train.global_batch_size;
+  const std::int64_t all = (validation_windows_ + batch - 1) / batch;
+  return config_.eval.batches == 0 ? all : std::min(all, config_.eval.batches);
+}
+
 void Trainer::evaluate() {
   engine_.end_of_step();  // until then its time counts as training
   meter_->pause(clock_seconds());
   fault_.at("evaluate");
-  const std::int64_t windows = num_windows(validation_data_->num_tokens(), config_.train.seq_length);
-  const std::int64_t batch = config_.train.global_batch_size;
-  const std::int64_t all = (windows + batch - 1) / batch;
-  const std::int64_t steps = config_.eval.batches == 0 ? all : std::min(all, config_.eval.batches);
-  Loader loader(*validation_data_, Sampler::in_order(windows), loader_shape(config_, engine_.mesh()), 0);
-  last_eval_ = engine_.evaluate([&]() -> const MicroBatch& { return loader.next(); }, steps);
+  Loader loader(*validation_data_, Sampler::in_order(validation_windows_), loader_shape(config_, engine_.mesh()), 0);
+  last_eval_ = engine_.evaluate([&]() -> const MicroBatch& { return loader.next(); }, evaluation_steps());
   meter_->resume(clock_seconds());
 }
 

@@ -21,7 +21,8 @@ TEST(Sampler, WindowsShareOneTokenAndTheRestIsLeft) {
   EXPECT_EQ(num_windows(1'000'000'000'001, 1000), 1'000'000'000);
   for (const std::int64_t tokens : {0, 1, 4})
     EXPECT_TRUE(testing::mentions(testing::error_of([&] { num_windows(tokens, 4); }),
-                                  {fmt::format("{} tokens", tokens), "takes 5", "seq_length 4"}));
+                                  {fmt::format("data.train holds {} tokens", tokens), "takes 5", "seq_length 4"}));
+  EXPECT_TRUE(testing::mentions(testing::error_of([] { num_windows(4, 4, "data.validation"); }), {"data.validation"}));
 }
 
 TEST(Sampler, EveryEpochIsABijection) {

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -326,7 +327,11 @@ TEST(Faults, OfDataEndWithTheirCode) {
   write_file(folder / "short.h5", shard.substr(0, shard.size() / 2));
   EXPECT_TRUE(mentions(folder.expect_exit(3, {.sets = {"data.train=[short.h5]"}}).err, {"short.h5"}));
   const Result tiny = folder.expect_exit(3, {.sets = {"train.seq_length=4000"}});
-  EXPECT_TRUE(mentions(tiny.err, {"3201", "4001"}));
+  EXPECT_TRUE(mentions(tiny.err, {"data.train holds 3201", "4001"}));
+  write_shard(folder / "few.h5", learnable_tokens(16, 64), 64);
+  const Result few = folder.expect_exit(3, {.sets = {"data.validation=[few.h5]"}});
+  EXPECT_TRUE(mentions(few.err, {"data.validation holds 16", "17"}));
+  EXPECT_EQ(count_of(few.err, "step"), 0) << "it was found out at the start\n" << few.err;
 }
 
 /// Rank 1 is started otherwise than rank 0: `change` is what bash does first there.
@@ -415,6 +420,13 @@ TEST(Faults, AnIdOutsideTheVocabularyIsNamedWithItsPlace) {
     EXPECT_TRUE(mentions(result.err, {"raw.bin", "37", "64"}));
     EXPECT_EQ(count_of(result.err, "trainer: "), 1) << result.err;
   }
+  std::replace(ids.begin(), ids.end(), '\x40', '\0');  // 64
+  write_file(folder / "good.bin", ids);
+  const Result later = folder.expect_exit(
+      3, {.ranks = 2,
+          .sets = {"data.train=[good.bin]", "data.validation=[raw.bin]", "data.format=bin_uint16", "eval.batches=0"}});
+  EXPECT_TRUE(mentions(later.err, {"raw.bin: token 37 has id 64"}));
+  EXPECT_EQ(count_of(later.err, "step"), 0) << "it was found out at the start\n" << later.err;
 }
 
 TEST(Faults, OfPlaces) {
