@@ -277,6 +277,19 @@ void Trainer::load() {
     log_.info(fmt::format("resumed from {} after step {}", found->path, step_));
   else
     log_.info("starts a new run");
+  if (config_.checkpoint.load != "auto") warn_of_newer_checkpoint(found ? found->path : "");
+}
+
+/// The same command started again, after a signal for example, does not go on unless it says auto.
+void Trainer::warn_of_newer_checkpoint(const std::string& loaded) {
+  const CheckpointConfig& checkpoint = config_.checkpoint;
+  const auto newest = newest_checkpoint(std::filesystem::absolute(checkpoint.save_dir).lexically_normal().string(),
+                                        [](const std::string&) {});
+  if (newest && newest->path != loaded)
+    log_.warn(
+        fmt::format("checkpoint.load: {} leaves {} aside, the newest of checkpoint.save_dir, after step {}; "
+                    "checkpoint.load: auto would go on from it",
+                    checkpoint.load, newest->path, newest->manifest.step));
 }
 
 void Trainer::save() {
@@ -466,7 +479,8 @@ ExitCode Trainer::run() {
     if (stops) {
       if (lead()) {
         progress_->clear();
-        log_.info(fmt::format("stopped by a signal after step {}; start again to go on", step_));
+        log_.info(fmt::format("stopped by a signal after step {}; start again{} to go on", step_,
+                              checkpoint.load == "auto" ? "" : " with checkpoint.load: auto"));
       }
       report_faults();
       return ExitCode::stopped;

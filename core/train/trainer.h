@@ -46,6 +46,7 @@ class Trainer {
   void write_resolved_config() const;
   void print_tables();
   void load();
+  void warn_of_newer_checkpoint(const std::string& loaded);
   UpdateState state_to_go_on_with(const UpdateState& saved, const std::string& saved_yaml) const;
   void save();
   RunState run_state() const;
