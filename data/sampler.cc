@@ -34,12 +34,12 @@ std::uint64_t permuted(std::uint64_t index, std::uint64_t size, std::uint64_t ke
 
 }  // namespace
 
-std::int64_t num_windows(std::int64_t num_tokens, std::int64_t seq_length) {
+std::int64_t num_windows(std::int64_t num_tokens, std::int64_t seq_length, const std::string& key) {
   TRAINER_CHECK(num_tokens >= 0 && seq_length >= 1, "{} tokens, seq_length {}", num_tokens, seq_length);
   const std::int64_t windows = (num_tokens - 1) / seq_length;
   if (windows < 1)
     fail(ExitCode::data,
-         "the data holds {} tokens, but one sample takes {} (train.seq_length {} + 1): add data or shorten the samples",
+         "{} holds {} tokens, but one sample takes {} (train.seq_length {} + 1): add data or shorten the samples", key,
          num_tokens, seq_length + 1, seq_length);
   return windows;
 }

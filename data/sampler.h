@@ -2,14 +2,15 @@
 // of ranks, and a resume seeks in O(1).
 #pragma once
 #include <cstdint>
+#include <string>
 
 namespace trainer {
 
 /// Window w covers tokens [w * seq_length, (w + 1) * seq_length] of the concatenated shards, both ends included: its
 /// inputs are the first seq_length of them, its targets the last. Neighbouring windows share one token, so that every
 /// token but the first is a target once. Tokens behind the last whole window are not used.
-/// Throws Error(data) when not even one window fits.
-std::int64_t num_windows(std::int64_t num_tokens, std::int64_t seq_length);
+/// Throws Error(data) when not even one window fits; `key` names the data in the configuration.
+std::int64_t num_windows(std::int64_t num_tokens, std::int64_t seq_length, const std::string& key = "data.train");
 
 /// What window() says when there is none.
 constexpr std::int64_t kNoWindow = -1;

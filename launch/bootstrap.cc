@@ -1,6 +1,7 @@
 #include "launch/bootstrap.h"
 
 #include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -113,6 +114,7 @@ int run_reporting_errors(int argc, char** argv, const std::function<ExitCode(Boo
   std::optional<Bootstrap> bootstrap;
   std::string message;
   auto code = ExitCode::other;
+  std::signal(SIGXFSZ, SIG_IGN);  // beyond `ulimit -f` a write says EFBIG, and has a file to name
   try {
     bootstrap.emplace(&argc, &argv);
     bootstrap->check_builds();

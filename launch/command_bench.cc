@@ -1,4 +1,7 @@
+#include <cerrno>
+#include <cmath>
 #include <cstdio>
+#include <cstring>
 #include <fstream>
 #include <memory>
 #include <utility>
@@ -16,10 +19,18 @@
 namespace trainer {
 namespace {
 
-void write_line(const std::string& path, const std::string& line) {
-  std::ofstream file(path, std::ios::app);
+/// Before the measurement, which may take long, and not after it.
+std::ofstream open_json(const std::string& path) {
+  std::ofstream file;
+  if (path.empty()) return file;
+  file.open(path, std::ios::app);
+  if (!file) fail(ExitCode::config, "--json: cannot write to '{}': {}", path, std::strerror(errno));
+  return file;
+}
+
+void write_line(std::ofstream& file, const std::string& path, const std::string& line) {
   file << line << '\n';
-  if (!file.flush()) fail(ExitCode::other, "cannot write to '{}'", path);
+  if (!file.flush()) fail(ExitCode::other, "--json: cannot write to '{}': {}", path, std::strerror(errno));
 }
 
 /// The links do not depend on the model: where no file describes one, another stands in. Its heads and its MLP divide
@@ -38,12 +49,12 @@ ConfigOptions with_any_model(const ConfigOptions& options, int ranks) {
 }
 
 ExitCode bench_comm(const BenchCommandOptions& options, const Config& config, const Context& ctx, bool lead,
-                    std::unique_ptr<Communicator> world) {
+                    std::unique_ptr<Communicator> world, std::ofstream json) {
   const Mesh mesh(std::move(world), mesh_shape(config));
   const auto times = run_comm_bench(ctx, mesh, options.comm_max_mib << 20);
   if (!lead) return ExitCode::ok;
   fmt::print("{}", comm_report(times));
-  if (!options.json.empty()) write_line(options.json, comm_json(times));
+  if (!options.json.empty()) write_line(json, options.json, comm_json(times));
   return ExitCode::ok;
 }
 
@@ -54,6 +65,9 @@ ExitCode command_bench(const BenchCommandOptions& options, Bootstrap& bootstrap)
     fail(ExitCode::config,
          "bench --comm times the links between ranks, and there is one rank; right would be 'mpirun -np N trainer "
          "bench --comm ...' with N of 2 or more");
+  if (!std::isfinite(options.bench.floor_seconds))
+    fail(ExitCode::config, "--floor-seconds {}: right would be seconds, or 0 for no floor",
+         options.bench.floor_seconds);
   const FaultPlan no_fault;
   const ConfigOptions sources = options.comm ? with_any_model(options.config, bootstrap.size()) : options.config;
   const Config config = shared_config(sources, bootstrap, *bootstrap.world({}), DataUse::none);
@@ -64,8 +78,9 @@ ExitCode command_bench(const BenchCommandOptions& options, Bootstrap& bootstrap)
                            .peak_tflops = peak_tflops(rank_device.card(), weight_dtype(config.precision.dtype)),
                            .total_bytes = rank_device.properties().total_bytes};
   const bool lead = bootstrap.rank() == 0;
+  std::ofstream json = open_json(lead ? options.json : std::string());
   auto world = bootstrap.world(ctx.device, communicator_options(config.comm));
-  if (options.comm) return bench_comm(options, config, ctx, lead, std::move(world));
+  if (options.comm) return bench_comm(options, config, ctx, lead, std::move(world), std::move(json));
   Engine engine(config, ctx, std::move(world), no_fault);
   if (lead) {
     fmt::print("{}\n{}\n{}\n", model_table(config.model, engine.model().layout().global_numel()),
@@ -81,7 +96,8 @@ ExitCode command_bench(const BenchCommandOptions& options, Bootstrap& bootstrap)
   if (options.bench.floor_seconds > 0) add_floor(engine, options.bench.floor_seconds, device, result);
   if (!lead) return ExitCode::ok;
   if (options.bench.floor_seconds > 0) fmt::print("\n{}", floor_report(result));
-  if (!options.json.empty()) write_line(options.json, bench_json(config, result, engine.memory_estimate(), device));
+  if (!options.json.empty())
+    write_line(json, options.json, bench_json(config, result, engine.memory_estimate(), device));
   return ExitCode::ok;
 }
 

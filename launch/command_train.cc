@@ -18,6 +18,7 @@ ExitCode command_train(const ConfigOptions& options, Bootstrap& bootstrap) {
   PhaseTimes startup;
   startup.end("program");
   const std::atomic<bool>& stop = install_stop_signal();
+  install_bus_error_report();
   FaultPlan fault = FaultPlan::from_environment();
   fault.set_rank(bootstrap.rank(), bootstrap.size());
   std::unique_ptr<Communicator> handshake = bootstrap.world({.fault = &fault, .stop = &stop});

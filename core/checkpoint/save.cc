@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <ctime>
 #include <filesystem>
 #include <limits>
@@ -89,9 +90,7 @@ std::string write_pieces(const SaveRequest& request, const std::string& folder, 
   return pieces_text(file.tensors(), stored);
 }
 
-std::string utc_now() {
-  const auto now = std::chrono::system_clock::now().time_since_epoch();
-  const auto nanoseconds = std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
+std::string utc_text(std::int64_t nanoseconds) {
   const auto seconds = static_cast<std::time_t>(nanoseconds / 1'000'000'000);
   std::tm utc{};
   gmtime_r(&seconds, &utc);
@@ -99,12 +98,34 @@ std::string utc_now() {
                      utc.tm_hour, utc.tm_min, utc.tm_sec, nanoseconds % 1'000'000'000);
 }
 
+/// The inverse of utc_text; 0 for any other text.
+std::int64_t parse_utc(const std::string& text) {
+  std::tm utc{};
+  const char* rest = strptime(text.c_str(), "%Y-%m-%dT%H:%M:%S.", &utc);
+  if (rest == nullptr) return 0;
+  return timegm(&utc) * 1'000'000'000 + std::strtoll(rest, nullptr, 10);
+}
+
+/// Now, or where the clock was set back just after the last save: `load: auto` and keep_last go by this time.
+std::string time_of_save(const std::string& save_dir) {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  std::int64_t time = std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
+  if (const std::string latest = read_latest(save_dir); !latest.empty()) {
+    const std::string manifest = fmt::format("{}/{}/{}", save_dir, latest, kManifestName);
+    try {
+      time = std::max(time, parse_utc(parse_manifest(read_text(manifest), manifest).saved_at) + 1);
+    } catch (const Error&) {  // gone or damaged: no checkpoint that could be the newest
+    }
+  }
+  return utc_text(time);
+}
+
 /// Rank 0: from the descriptions of all ranks to a complete folder. Returns its bytes.
-std::int64_t write_manifest(const SaveRequest& request, const std::string& folder,
+std::int64_t write_manifest(const SaveRequest& request, const std::string& save_dir, const std::string& folder,
                             const std::vector<std::string>& descriptions) {
   Manifest manifest;
   manifest.step = request.step;
-  manifest.saved_at = utc_now();
+  manifest.saved_at = time_of_save(save_dir);
   manifest.world_size = static_cast<int>(descriptions.size());
   manifest.layout = request.layout;
   manifest.versions = request.versions;
@@ -196,7 +217,7 @@ SaveResult save_checkpoint(const SaveRequest& request, Communicator& host_world,
     });
     const std::vector<std::string> descriptions = gather_strings(host_world, description);
     run_together(host_world, [&] {
-      if (first) with_space(space, [&] { result.bytes = write_manifest(request, temporary, descriptions); });
+      if (first) with_space(space, [&] { result.bytes = write_manifest(request, save_dir, temporary, descriptions); });
       fault.at("save.publish");
     });
     run_together(host_world, [&] {

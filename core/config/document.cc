@@ -29,7 +29,7 @@ Later ones win:
 1. the defaults;
 2. `--config FILE`, any number of times, in order;
 3. environment variables, `TRAINER__SECTION__KEY=value`: `TRAINER__OPTIMIZER__LR=1e-4`,
-   `TRAINER__MODEL__ROPE_SCALING__FACTOR=8`;
+   `TRAINER__MODEL__ROPE_SCALING__FACTOR=8` (`TRAINER_OPTIMIZER_LR` and the like are refused);
 4. `--set section.key=value`, any number of times, in order.
 
 `--print-config` prints the result, each value with the file, line and column, the variable or the option that set it. The

@@ -23,6 +23,7 @@ namespace {
 
 constexpr std::size_t max_faults = 100;  // enough to correct a file, and no flood
 constexpr std::string_view environment_prefix = "TRAINER__";
+constexpr std::string_view our_prefix = "TRAINER_";  // of other variables, and of misspelt ones
 
 /// The text of a configuration file; of a longer one only so much that the guard sees its size.
 std::string read_file(const std::string& path) {
@@ -62,6 +63,24 @@ std::string path_of_variable(std::string_view name) {
     if (dot) ++i;
   }
   return path;
+}
+
+/// The inverse, with the prefix.
+std::string variable_of(const std::string& path) {
+  std::string name(environment_prefix);
+  for (const char c : path) {
+    if (c == '.')
+      name += "__";
+    else
+      name += c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c;
+  }
+  return name;
+}
+
+std::string with_single_underscores(std::string text) {
+  const auto both = [](char a, char b) { return a == '_' && b == '_'; };
+  text.erase(std::unique(text.begin(), text.end(), both), text.end());
+  return text;
 }
 
 /// Reads sources into the Config behind a schema, and gathers what is wrong with them.
@@ -108,8 +127,8 @@ class Reader {
   }
 
   void variable(const std::string& name, const std::string& value) {
-    const bool prefixed = name.starts_with(environment_prefix);
-    setting("environment " + name, path_of_variable(prefixed ? name.substr(environment_prefix.size()) : name), value);
+    if (!name.starts_with(environment_prefix)) return misspelt_variable(name);
+    setting("environment " + name, path_of_variable(name.substr(environment_prefix.size())), value);
   }
 
   void assignment(const std::string& set) {
@@ -155,6 +174,15 @@ class Reader {
   const ConfigOrigins& origins() const { return origins_; }
 
  private:
+  /// TRAINER_OPTIMIZER_LR is nobody's, and would be ignored without a word.
+  void misspelt_variable(const std::string& name) {
+    for (const ConfigItem& item : schema_.items) {
+      const std::string meant = variable_of(item.path);
+      if (!item.is_section() && with_single_underscores(name) == with_single_underscores(meant))
+        return add(fmt::format("environment {}: sets nothing; did you mean {}", printable(name), meant));
+    }
+  }
+
   std::string where(Place place) const {
     return where_.empty() ? fmt::format("{}:{}:{}", name_, place.line, place.column) : where_;
   }
@@ -262,7 +290,7 @@ std::vector<std::pair<std::string, std::string>> config_environment() {
   for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
     const std::string_view variable(*entry);
     const std::size_t equals = variable.find('=');
-    if (!variable.starts_with(environment_prefix) || equals == std::string_view::npos) continue;
+    if (!variable.starts_with(our_prefix) || equals == std::string_view::npos) continue;
     found.emplace_back(variable.substr(0, equals), variable.substr(equals + 1));
   }
   std::sort(found.begin(), found.end());

@@ -14,7 +14,7 @@ namespace trainer {
 struct ConfigSources {
   std::vector<std::string> files;                                // later ones win
   std::vector<std::string> sets;                                 // "section.key=value", from --set
-  std::vector<std::pair<std::string, std::string>> environment;  // TRAINER__SECTION__KEY and its value
+  std::vector<std::pair<std::string, std::string>> environment;  // variables and their values
   int world_size = 0;  // ranks of the job; 0: not known, and the checks that need it are left out
 };
 
@@ -22,7 +22,8 @@ struct ConfigSources {
 /// it.
 using ConfigOrigins = std::map<std::string, std::string>;
 
-/// The variables of this process that start with TRAINER__.
+/// The variables of this process that start with TRAINER_: those with TRAINER__ set a key, others are refused where
+/// that is what they nearly do.
 std::vector<std::pair<std::string, std::string>> config_environment();
 
 /// Reads all sources and checks the result (validate.h). Throws one Error(config) with every fault (of hundreds the

@@ -1,6 +1,7 @@
 #include "core/config/resolve.h"
 
 #include <cmath>
+#include <limits>
 
 #include "core/runtime/check.h"
 #include "core/runtime/divide.h"
@@ -38,6 +39,10 @@ std::int64_t accumulation_steps(const Config& config) {
   return config.train.global_batch_size / samples;
 }
 
+std::int64_t most_steps(const TrainConfig& train) {
+  return std::numeric_limits<std::int64_t>::max() / (train.global_batch_size * train.seq_length);
+}
+
 std::int64_t total_steps(const Config& config, std::int64_t windows_in_train_data, std::int64_t done_steps,
                          std::int64_t done_tokens) {
   const TrainConfig& train = config.train;
@@ -49,7 +54,13 @@ std::int64_t total_steps(const Config& config, std::int64_t windows_in_train_dat
   const double steps =
       train.train_epochs * static_cast<double>(windows_in_train_data) / static_cast<double>(train.global_batch_size);
   // A product of decimals that is meant to be whole (0.1 epochs of 30 windows) may come out a rounding error above it.
-  return static_cast<std::int64_t>(std::ceil(steps * (1 - 1e-12)));
+  const double whole_steps = std::ceil(steps * (1 - 1e-12));
+  if (const std::int64_t most = most_steps(train); whole_steps > static_cast<double>(most))
+    fail(ExitCode::config,
+         "train.train_epochs: {:g} passes over {} samples are {:g} steps; right would be at most {} steps, so that "
+         "their tokens fit in 64 bits",
+         train.train_epochs, windows_in_train_data, whole_steps, most);
+  return static_cast<std::int64_t>(whole_steps);
 }
 
 std::int64_t rotary_dims(const ModelConfig& model) {

@@ -15,7 +15,11 @@ void resolve_defaults(Config& config, int world_size);
 /// Micro-batches that each rank accumulates in a step. The Config is resolved and checked.
 std::int64_t accumulation_steps(const Config& config);
 
-/// Steps of the whole run: train_steps, or what train_tokens or train_epochs amount to, rounded up.
+/// Steps whose tokens 64 bits can count.
+std::int64_t most_steps(const TrainConfig& train);
+
+/// Steps of the whole run: train_steps, or what train_tokens or train_epochs amount to, rounded up. Throws
+/// Error(config) when train_epochs amount to more than most_steps().
 /// `windows_in_train_data`: samples of seq_length in one pass over the training data; used for train_epochs only.
 /// `done_steps`, `done_tokens`: of a run that goes on, whose batches may have been others; used for train_tokens only.
 std::int64_t total_steps(const Config& config, std::int64_t windows_in_train_data, std::int64_t done_steps = 0,

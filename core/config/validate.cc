@@ -299,7 +299,15 @@ class Checker {
   void duration() {
     const TrainConfig& train = config_.train;
     const int given = (train.train_steps > 0) + (train.train_tokens > 0) + (train.train_epochs > 0);
-    if (given == 1) return;
+    if (given == 1) {
+      const std::int64_t most = most_steps(train), steps = known_steps();
+      if (steps > most)
+        fault({train.train_steps > 0 ? "train.train_steps" : "train.train_tokens", "train.global_batch_size",
+               "train.seq_length"},
+              "the tokens of {} steps of {} x {} do not fit in 64 bits; right would be at most {} steps", steps,
+              train.global_batch_size, train.seq_length, most);
+      return;
+    }
     const Keys keys = {"train.train_steps", "train.train_tokens", "train.train_epochs"};
     if (given == 0) {
       fault(keys, "the length of the run is missing; right would be one of train_steps, train_tokens and train_epochs");
@@ -403,8 +411,21 @@ class Checker {
     if (config_.train.output_dir.empty()) {
       fault({"train.output_dir"}, "is empty; right would be the path of the run folder, for example runs/default");
     }
+    literal_path("train.output_dir", given_.train.output_dir);
+    literal_path("checkpoint.save_dir", given_.checkpoint.save_dir);
     if (config_.checkpoint.load.empty()) {
       fault({"checkpoint.load"}, "is empty; right would be auto, none, or the path of a checkpoint folder");
+    }
+  }
+
+  /// Folders that the run would make under a name that somebody meant a shell to replace.
+  void literal_path(const char* key, const std::string& path) {
+    for (std::size_t at = 0; at < path.size(); ++at) {
+      const bool starts = at == 0 || path[at - 1] == '/';
+      if (!(starts && (path[at] == '$' || (path[at] == '~' && at == 0)))) continue;
+      fault({key}, "'{}' is taken as it is, and no shell replaces what begins with {}; right would be the path itself",
+            path, path[at]);
+      return;
     }
   }
 

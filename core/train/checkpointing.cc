@@ -124,7 +124,8 @@ std::string to_json(const RunState& state) {
        {{"seed", state.seed},
         {"seq_length", state.seq_length},
         {"global_batch_size", state.global_batch_size},
-        {"train_windows", state.train_windows}}},
+        {"train_windows", state.train_windows},
+        {"train_sample", state.train_sample}}},
       {"gemm_choices", state.gemm_choices}};
   return json.dump();
 }
@@ -144,6 +145,7 @@ RunState run_state_from_json(const std::string& text) {
     state.seq_length = data.at("seq_length").get<std::int64_t>();
     state.global_batch_size = data.at("global_batch_size").get<std::int64_t>();
     state.train_windows = data.at("train_windows").get<std::int64_t>();
+    state.train_sample = data.value("train_sample", "");  // checkpoints of before this key: not known
     // Checkpoints of before this key: right as long as the batch has always been the same.
     state.tokens = json.value("tokens", state.step * state.global_batch_size * state.seq_length);
     state.gemm_choices = json.at("gemm_choices").get<std::string>();
@@ -159,13 +161,15 @@ bool is_after_an_update(const std::string& state_json) {
 
 void check_same_data(const RunState& saved, const RunState& now) {
   std::string differences;
-  const auto compare = [&](const char* what, std::int64_t then, std::int64_t today) {
+  const auto compare = [&](const char* what, const auto& then, const auto& today) {
     if (then != today) differences += fmt::format("\n  {}: {} in the checkpoint, {} now", what, then, today);
   };
   compare("train.seed", saved.seed, now.seed);
   compare("train.seq_length", saved.seq_length, now.seq_length);
   compare("train.global_batch_size", saved.global_batch_size, now.global_batch_size);
   compare("windows in data.train", saved.train_windows, now.train_windows);
+  if (differences.empty() && !saved.train_sample.empty())
+    compare("tokens in data.train (hash of a sample)", saved.train_sample, now.train_sample);
   if (!differences.empty())
     fail(
         ExitCode::config,

@@ -19,6 +19,7 @@ struct RunState {
   std::int64_t seq_length = 0;
   std::int64_t global_batch_size = 0;
   std::int64_t train_windows = 0;
+  std::string train_sample;  // token_sample() of what they hold; empty: not known
   std::string gemm_choices;  // kernels/gemm_choices.h; empty on the CPU
 };
 std::string to_json(const RunState& state);

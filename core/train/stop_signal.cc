@@ -1,7 +1,10 @@
 #include "core/train/stop_signal.h"
 
+#include <unistd.h>
+
 #include <csignal>
 #include <cstdlib>
+#include <string_view>
 
 #include "core/runtime/check.h"
 
@@ -15,7 +18,20 @@ void on_signal(int) {
   if (stop_requested.exchange(true)) std::_Exit(static_cast<int>(ExitCode::other));
 }
 
+/// A page of a mapped file that is not there any more, or cannot be read: async-signal-safe calls only.
+void on_bus_error(int) {
+  constexpr std::string_view text =
+      "trainer: SIGBUS: a mapped data file was shortened while it was read, or its disk (or /dev/shm) failed; "
+      "right would be to leave shards alone, and to replace one by a rename (trainer data check)\n";
+  [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, text.data(), text.size());
+  _exit(static_cast<int>(ExitCode::data));
+}
+
 }  // namespace
+
+void install_bus_error_report() {
+  std::signal(SIGBUS, on_bus_error);
+}
 
 const std::atomic<bool>& install_stop_signal() {
   struct sigaction action {};
@@ -27,6 +43,7 @@ const std::atomic<bool>& install_stop_signal() {
     if (sigaction(signal, &action, nullptr) != 0)
       fail(ExitCode::other, "cannot install a handler for signal {}", signal);
   }
+  std::signal(SIGPIPE, SIG_IGN);  // `trainer ... | tee log`, and tee ends
   return stop_requested;
 }
 

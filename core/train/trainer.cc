@@ -45,6 +45,15 @@ std::optional<TokenDataset> open_validation(const Config& config, PhaseTimes& st
   return validation;
 }
 
+/// Reads the first `tokens` once: an id that does not belong ends the run now, and not at its first evaluation.
+void check_ids(const TokenDataset& data, std::int64_t tokens) {
+  constexpr std::int64_t kAtOnce = std::int64_t{1} << 16;
+  std::vector<std::int32_t> ids(kAtOnce);
+  std::vector<std::uint8_t> mask(kAtOnce);
+  for (std::int64_t first = 0; first < tokens; first += kAtOnce)
+    data.read(first, std::min(kAtOnce, tokens - first), ids.data(), mask.data());
+}
+
 std::error_code why_not_writable(const std::filesystem::path& folder) {
   return access(folder.c_str(), W_OK | X_OK) == 0 ? std::error_code() : std::error_code(errno, std::generic_category());
 }
@@ -57,6 +66,12 @@ std::string changes_table(const std::vector<ChangedSetting>& changed) {
   };
   for (const auto& [key, then, now] : changed) table.row({key, shortened(then), shortened(now)});
   return table.text();
+}
+
+/// A console that takes nothing more ends no run.
+void print_to_console(const std::string& text) {
+  std::fputs(text.c_str(), stdout);
+  std::fflush(stdout);
 }
 
 /// On stderr, and never an error of its own.
@@ -106,10 +121,18 @@ Trainer::Trainer(const Config& config, const Launch& launch, std::unique_ptr<Com
       train_data_(open_data(config, config.data.train)),
       validation_data_(open_validation(config, launch.startup)),
       train_windows_(num_windows(train_data_.num_tokens(), config.train.seq_length)),
+      validation_windows_(validation_data_
+                              ? num_windows(validation_data_->num_tokens(), config.train.seq_length, "data.validation")
+                              : 0),
+      train_sample_(token_sample(train_data_, train_windows_ * config.train.seq_length + 1)),
       total_steps_(total_steps(config, train_windows_)),
       engine_(config, launch.ctx, std::move(world), fault) {
   check_ranks_see_same_data(train_data_, "data.train", engine_.mesh().world());
-  if (validation_data_) check_ranks_see_same_data(*validation_data_, "data.validation", engine_.mesh().world());
+  if (validation_data_) {
+    check_ranks_see_same_data(*validation_data_, "data.validation", engine_.mesh().world());
+    const std::int64_t windows = std::min(validation_windows_, evaluation_steps() * config.train.global_batch_size);
+    if (lead()) check_ids(*validation_data_, windows * config.train.seq_length + 1);
+  }
   open_run_folder();
   print_tables();
   launch.startup.end("memory");
@@ -191,9 +214,9 @@ void Trainer::print_tables() {
   for (const std::string& text : gather_strings(engine_.mesh().world(), serialise(mine)))
     rows.push_back(parse_rank_row(text));
   if (!lead()) return;
-  fmt::print("{}\n{}\n{}\n", ranks_table(rows), model_table(config_.model, engine_.model().layout().global_numel()),
-             memory_table(engine_.memory_estimate()));
-  std::fflush(stdout);
+  print_to_console(fmt::format("{}\n{}\n{}\n", ranks_table(rows),
+                               model_table(config_.model, engine_.model().layout().global_numel()),
+                               memory_table(engine_.memory_estimate())));
 }
 
 RunState Trainer::run_state() const {
@@ -204,6 +227,7 @@ RunState Trainer::run_state() const {
           .seq_length = config_.train.seq_length,
           .global_batch_size = config_.train.global_batch_size,
           .train_windows = train_windows_,
+          .train_sample = train_sample_,
           .gemm_choices = gemm_choices(engine_.context())};
 }
 
@@ -245,15 +269,27 @@ void Trainer::load() {
   synchronize(engine_.context());
   launch_.startup.end(found ? "checkpoint" : "weights");
   if (!lead()) return;
-  fmt::print("{}\n{}\n",
-             schedule_table(config_, total_steps_, step_, tokens_until(total_steps_), engine_.mesh().dp().size()),
-             throughput_note(config_.model, config_.train.seq_length, launch_.peak_tflops));
-  if (!changed.empty()) fmt::print("\n{}\n", changes_table(changed));
-  std::fflush(stdout);
+  print_to_console(fmt::format(
+      "{}\n{}\n", schedule_table(config_, total_steps_, step_, tokens_until(total_steps_), engine_.mesh().dp().size()),
+      throughput_note(config_.model, config_.train.seq_length, launch_.peak_tflops)));
+  if (!changed.empty()) print_to_console(fmt::format("\n{}\n", changes_table(changed)));
   if (found)
     log_.info(fmt::format("resumed from {} after step {}", found->path, step_));
   else
     log_.info("starts a new run");
+  if (config_.checkpoint.load != "auto") warn_of_newer_checkpoint(found ? found->path : "");
+}
+
+/// The same command started again, after a signal for example, does not go on unless it says auto.
+void Trainer::warn_of_newer_checkpoint(const std::string& loaded) {
+  const CheckpointConfig& checkpoint = config_.checkpoint;
+  const auto newest = newest_checkpoint(std::filesystem::absolute(checkpoint.save_dir).lexically_normal().string(),
+                                        [](const std::string&) {});
+  if (newest && newest->path != loaded)
+    log_.warn(
+        fmt::format("checkpoint.load: {} leaves {} aside, the newest of checkpoint.save_dir, after step {}; "
+                    "checkpoint.load: auto would go on from it",
+                    checkpoint.load, newest->path, newest->manifest.step));
 }
 
 void Trainer::save() {
@@ -284,16 +320,18 @@ void Trainer::save() {
         step_ - skips, counted(skips, "step")));
 }
 
+std::int64_t Trainer::evaluation_steps() const {
+  const std::int64_t batch = config_.train.global_batch_size;
+  const std::int64_t all = ceil_div(validation_windows_, batch);
+  return config_.eval.batches == 0 ? all : std::min(all, config_.eval.batches);
+}
+
 void Trainer::evaluate() {
   engine_.end_of_step();  // until then its time counts as training
   meter_->pause(clock_seconds());
   fault_.at("evaluate");
-  const std::int64_t windows = num_windows(validation_data_->num_tokens(), config_.train.seq_length);
-  const std::int64_t batch = config_.train.global_batch_size;
-  const std::int64_t all = ceil_div(windows, batch);
-  const std::int64_t steps = config_.eval.batches == 0 ? all : std::min(all, config_.eval.batches);
-  Loader loader(*validation_data_, Sampler::in_order(windows), loader_shape(config_, engine_.mesh()), 0);
-  last_eval_ = engine_.evaluate([&]() -> const MicroBatch& { return loader.next(); }, steps);
+  Loader loader(*validation_data_, Sampler::in_order(validation_windows_), loader_shape(config_, engine_.mesh()), 0);
+  last_eval_ = engine_.evaluate([&]() -> const MicroBatch& { return loader.next(); }, evaluation_steps());
   meter_->resume(clock_seconds());
 }
 
@@ -441,7 +479,8 @@ ExitCode Trainer::run() {
     if (stops) {
       if (lead()) {
         progress_->clear();
-        log_.info(fmt::format("stopped by a signal after step {}; start again to go on", step_));
+        log_.info(fmt::format("stopped by a signal after step {}; start again{} to go on", step_,
+                              checkpoint.load == "auto" ? "" : " with checkpoint.load: auto"));
       }
       report_faults();
       return ExitCode::stopped;

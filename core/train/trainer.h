@@ -46,6 +46,7 @@ class Trainer {
   void write_resolved_config() const;
   void print_tables();
   void load();
+  void warn_of_newer_checkpoint(const std::string& loaded);
   UpdateState state_to_go_on_with(const UpdateState& saved, const std::string& saved_yaml) const;
   void save();
   RunState run_state() const;
@@ -59,6 +60,7 @@ class Trainer {
   void report_start();
   void report_faults();
   void warm_up();
+  std::int64_t evaluation_steps() const;
   void evaluate();
   bool stop_agreed();
 
@@ -70,6 +72,8 @@ class Trainer {
   TokenDataset train_data_;
   std::optional<TokenDataset> validation_data_;
   std::int64_t train_windows_;
+  std::int64_t validation_windows_;  // 0 without validation data
+  std::string train_sample_;
   std::int64_t total_steps_;
   mutable Engine engine_;
   std::optional<FolderLock> lock_, save_lock_;  // rank 0: of the run folder, and of where it saves

@@ -1,6 +1,7 @@
 // What was saved comes back bit for bit, whatever the boxes were.
 #include <cstring>
 
+#include "core/checkpoint/manifest.h"
 #include "core/checkpoint/save_folder.h"
 #include "tests/checkpoint/support.h"
 #include "tests/support/errors.h"
@@ -212,6 +213,23 @@ TEST(NewestCheckpoint, IsTheOneSavedLastThatIsWhole) {
   EXPECT_EQ(newest()->manifest.step, 20);
   ASSERT_EQ(warnings.size(), 1u);
   EXPECT_TRUE(mentions(warnings[0], {"step_00000005"}));
+}
+
+/// A host whose clock is behind that of the host that saved before.
+TEST(NewestCheckpoint, IsTheOneSavedLastWhereTheClockWasSetBack) {
+  const TemporaryFolder folder;
+  save_step(folder.path(), 10);
+  const std::string path = folder / "step_00000010/manifest.json";
+  Manifest manifest = parse_manifest(read_file(path), path);
+  manifest.saved_at = "2199-12-31T23:59:59.999999999Z";
+  write_file(path, manifest_text(manifest));
+  const auto newest = [&] { return newest_checkpoint(folder.path(), [](const std::string&) {})->manifest; };
+  ASSERT_EQ(newest().step, 10);
+  save_step(folder.path(), 20);
+  EXPECT_EQ(newest().step, 20);
+  EXPECT_EQ(newest().saved_at, "2200-01-01T00:00:00.000000000Z");
+  save_step(folder.path(), 15);  // back to an older step
+  EXPECT_EQ(newest().step, 15);
 }
 
 }  // namespace

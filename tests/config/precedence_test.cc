@@ -102,14 +102,33 @@ TEST(ConfigPrecedence, WrongSettingsNameTheirSource) {
   }
 }
 
+TEST(ConfigPrecedence, VariablesThatNearlySetAKeyAreRefused) {
+  const std::string file = write_file("good.yaml", valid_text);
+  const std::string fault = config_fault([&] {
+    read_config({.files = {file},
+                 .environment = {{"TRAINER_OPTIMIZER_LR", "1"},
+                                 {"TRAINER_MODEL__ROPE_SCALING_FACTOR", "2"},
+                                 {"TRAINER_OPTIMIZER_LRR", "1"},
+                                 {"TRAINER_RANK", "3"}}});
+  });
+  for (const char* line :
+       {"the configuration has 2 faults:",
+        "environment TRAINER_OPTIMIZER_LR: sets nothing; did you mean TRAINER__OPTIMIZER__LR",
+        "TRAINER_MODEL__ROPE_SCALING_FACTOR: sets nothing; did you mean TRAINER__MODEL__ROPE_SCALING__FACTOR"}) {
+    EXPECT_NE(fault.find(line), std::string::npos) << line << "\n--- in\n" << fault;
+  }
+}
+
 TEST(ConfigPrecedence, EnvironmentOfTheProcess) {
   ASSERT_EQ(setenv("TRAINER__TRAIN__SEED", "77", 1), 0);
   ASSERT_EQ(setenv("TRAINER_FAULT", "x", 1), 0);
+  ASSERT_EQ(setenv("TRAINING__TRAIN__SEED", "78", 1), 0);
   const auto variables = config_environment();
-  ASSERT_EQ(unsetenv("TRAINER__TRAIN__SEED"), 0);
-  ASSERT_EQ(unsetenv("TRAINER_FAULT"), 0);
-  ASSERT_EQ(variables.size(), 1U);
-  EXPECT_EQ(variables[0].first, "TRAINER__TRAIN__SEED");
+  for (const char* name : {"TRAINER__TRAIN__SEED", "TRAINER_FAULT", "TRAINING__TRAIN__SEED"})
+    ASSERT_EQ(unsetenv(name), 0);
+  ASSERT_EQ(variables.size(), 2U);
+  EXPECT_EQ(variables[0].first, "TRAINER_FAULT");
+  EXPECT_EQ(variables[1].first, "TRAINER__TRAIN__SEED");
   EXPECT_EQ(read_config({.files = {config_file("e.yaml", valid_text)}, .environment = variables}).train.seed, 77);
 }
 

@@ -83,6 +83,12 @@ TEST(ConfigResolve, StepsOfTheRun) {
   EXPECT_EQ(total_steps(config, 41), 11);
   config.train.train_epochs = 0.1;
   EXPECT_EQ(total_steps(config, 240), 3);  // 0.1 x 240 is above 24 in float64
+  config.train.train_epochs = 1e300;
+  const std::string fault = config_fault([&] { total_steps(config, 240); });
+  EXPECT_NE(fault.find("train.train_epochs: 1e+300 passes over 240 samples are 3e+301 steps; right would be at most "
+                       "18014398509481983 steps"),
+            std::string::npos)
+      << fault;
 }
 
 TEST(ConfigResolve, RotatedElements) {

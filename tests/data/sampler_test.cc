@@ -22,7 +22,8 @@ TEST(Sampler, WindowsShareOneTokenAndTheRestIsLeft) {
   EXPECT_EQ(num_windows(1'000'000'000'001, 1000), 1'000'000'000);
   for (const std::int64_t tokens : {0, 1, 4})
     EXPECT_TRUE(mentions(error_of(ExitCode::data, [&] { num_windows(tokens, 4); }),
-                         {fmt::format("{} tokens", tokens), "takes 5", "seq_length 4"}));
+                         {fmt::format("data.train holds {} tokens", tokens), "takes 5", "seq_length 4"}));
+  EXPECT_TRUE(mentions(error_of(ExitCode::data, [] { num_windows(4, 4, "data.validation"); }), {"data.validation"}));
 }
 
 TEST(Sampler, EveryEpochIsABijection) {

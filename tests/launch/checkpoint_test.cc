@@ -123,9 +123,13 @@ TEST(Checkpoints, LoadByPathAndFromOtherLayouts) {
   const RunFolder folder;
   folder.expect_exit(0, {.sets = {"checkpoint.save_interval=10"}, .print = true, .folder = "first"});
   // From the middle of another run, in another folder: the same rest of the run.
-  folder.expect_exit(0, {.sets = {"checkpoint.load=first/checkpoints/step_00000010"}, .print = true});
+  const std::vector<std::string> by_path = {"checkpoint.load=first/checkpoints/step_00000010"};
+  const Result first = folder.expect_exit(0, {.sets = by_path, .print = true});
+  EXPECT_EQ(count_of(first.out, "leaves"), 0) << first.out;
   EXPECT_EQ(folder.hashes().size(), 10u);
   EXPECT_EQ(folder.hashes().at(20), folder.hashes(0, "first").at(20));
+  const Result again = folder.expect_exit(0, {.sets = by_path});
+  EXPECT_TRUE(mentions(again.out, {"leaves ", "/run/checkpoints/step_00000020 aside", "auto would go on from it"}));
   folder.expect_exit(0, {.ranks = 4,
                          .sets = {"checkpoint.load=first/checkpoints/step_00000010",
                                   "parallelism.tensor_parallel_size=2", "parallelism.zero_stage=1"},

@@ -2,7 +2,9 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <memory>
 #include <thread>
 
 #include "tests/launch/run_folder.h"
@@ -216,6 +218,17 @@ TEST(CommandLine, LinksAreTimedWithoutAConfig) {
   EXPECT_TRUE(mentions(folder.command("bench").err, {"--config FILE"}));
 }
 
+TEST(CommandLine, BenchSaysFirstThatItsResultCannotBeWritten) {
+  const RunFolder folder;
+  const Result nowhere = folder.command("bench --config config.yaml --json nowhere/result.json");
+  EXPECT_EQ(nowhere.exit_code, 2) << nowhere.err;
+  EXPECT_TRUE(mentions(nowhere.err, {"--json: cannot write to 'nowhere/result.json': No such file or directory"}));
+  EXPECT_EQ(nowhere.out, "") << "it was found out at the start";
+  const Result never = folder.command("bench --config config.yaml --floor-seconds nan");
+  EXPECT_EQ(never.exit_code, 2) << never.err;
+  EXPECT_TRUE(mentions(never.err, {"--floor-seconds nan"}));
+}
+
 TEST(CommandLine, PlanSaysWhatFitsAndRuns) {
   const RunFolder folder;
   const std::string plan = "plan --config config.yaml --set train.device=auto ";
@@ -315,7 +328,11 @@ TEST(Faults, OfDataEndWithTheirCode) {
   write_file(folder / "short.h5", shard.substr(0, shard.size() / 2));
   EXPECT_TRUE(mentions(folder.expect_exit(3, {.sets = {"data.train=[short.h5]"}}).err, {"short.h5"}));
   const Result tiny = folder.expect_exit(3, {.sets = {"train.seq_length=4000"}});
-  EXPECT_TRUE(mentions(tiny.err, {"3201", "4001"}));
+  EXPECT_TRUE(mentions(tiny.err, {"data.train holds 3201", "4001"}));
+  write_shard(folder / "few.h5", learnable_tokens(16, 64), 64);
+  const Result few = folder.expect_exit(3, {.sets = {"data.validation=[few.h5]"}});
+  EXPECT_TRUE(mentions(few.err, {"data.validation holds 16", "17"}));
+  EXPECT_EQ(count_of(few.err, "step"), 0) << "it was found out at the start\n" << few.err;
 }
 
 /// Rank 1 is started otherwise than rank 0: `change` is what bash does first there.
@@ -377,6 +394,22 @@ TEST(Faults, OfTwoJobsInOneRunFolder) {
   folder.expect_exit(0, {.ranks = 2});  // the lock went with its process
 }
 
+TEST(Faults, AShardThatIsShortenedWhileItIsReadIsSaid) {
+  for (const int ranks : {1, 2}) {
+    const RunFolder folder;
+    write_shard(folder / "long.h5", learnable_tokens(200'000, 64), 64);
+    const std::unique_ptr<Job> job = folder.start({.ranks = ranks,
+                                                   .sets = {"data.train=[long.h5]", "train.train_steps=10000"},
+                                                   .fault = "site=step,action=sleep:0.01"});
+    ASSERT_TRUE(wait_until([&] { return !read_file(folder / "run/metrics.jsonl").empty(); }, 30));
+    std::filesystem::resize_file(folder / "long.h5", 5000);
+    const Result result = job->wait(30);
+    EXPECT_EQ(result.exit_code, 3) << result.err;
+    EXPECT_TRUE(mentions(result.err, {"SIGBUS: a mapped data file was shortened"}));
+    EXPECT_TRUE(job->is_gone());
+  }
+}
+
 TEST(Faults, AnIdOutsideTheVocabularyIsNamedWithItsPlace) {
   const RunFolder folder;
   std::string ids;
@@ -388,6 +421,13 @@ TEST(Faults, AnIdOutsideTheVocabularyIsNamedWithItsPlace) {
     EXPECT_TRUE(mentions(result.err, {"raw.bin", "37", "64"}));
     EXPECT_EQ(count_of(result.err, "trainer: "), 1) << result.err;
   }
+  std::replace(ids.begin(), ids.end(), '\x40', '\0');  // 64
+  write_file(folder / "good.bin", ids);
+  const Result later = folder.expect_exit(
+      3, {.ranks = 2,
+          .sets = {"data.train=[good.bin]", "data.validation=[raw.bin]", "data.format=bin_uint16", "eval.batches=0"}});
+  EXPECT_TRUE(mentions(later.err, {"raw.bin: token 37 has id 64"}));
+  EXPECT_EQ(count_of(later.err, "step"), 0) << "it was found out at the start\n" << later.err;
 }
 
 TEST(Faults, OfPlaces) {
@@ -398,6 +438,9 @@ TEST(Faults, OfPlaces) {
   const Result unsavable = folder.expect_exit(4, {.ranks = 2, .sets = {"checkpoint.save_dir=train.h5/saved"}});
   EXPECT_TRUE(mentions(unsavable.err, {"checkpoint.save_dir 'train.h5/saved'", "Not a directory"}));
   EXPECT_EQ(count_of(unsavable.err, "step"), 0) << "it was found out at the start\n" << unsavable.err;
+  const Result tilde = folder.expect_exit(2, {.sets = {"checkpoint.save_dir=$HOME/saved"}, .folder = "'~/run'"});
+  EXPECT_TRUE(mentions(tilde.err, {"train.output_dir: '~/run' is taken as it is",
+                                   "no shell replaces what begins with ~", "checkpoint.save_dir: '$HOME/saved'"}));
   // Not by permissions: root may do everything.
   for (const int ranks : {1, 2}) {
     const Result unwritable = folder.expect_exit(2, {.ranks = ranks, .folder = "train.h5/run"});

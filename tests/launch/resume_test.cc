@@ -164,6 +164,17 @@ TEST(Resume, WithOtherDataIsRefusedUnlessAllowed) {
     EXPECT_EQ(folder.metrics().size(), 4u) << "a refused start changes no file of the run";
     EXPECT_EQ(read_file(folder / "run/config.resolved.yaml"), resolved);
   }
+  // Other tokens, as many of them; and the same ones, stored and dealt to files in another way.
+  std::vector<std::int32_t> ids = learnable_tokens(200 * 16 + 1, 64);
+  std::filesystem::rename(folder / "train.h5", folder / "first.h5");
+  write_shard(folder / "train-0.h5", {ids.begin(), ids.begin() + 1000}, 64);
+  write_shard(folder / "train-1.h5", {ids.begin() + 1000, ids.end()}, 64);
+  folder.expect_exit(0, {.sets = {"train.train_steps=5", "data.train=[train-*.h5]"}});
+  std::reverse(ids.begin(), ids.end());
+  write_shard(folder / "train.h5", ids, 64);
+  const Result refused = folder.expect_exit(2, {.sets = {"train.train_steps=6"}});
+  EXPECT_TRUE(mentions(refused.err, {"tokens in data.train (hash of a sample): ", "checkpoint.allow_data_change"}));
+  std::filesystem::rename(folder / "first.h5", folder / "train.h5");
   folder.expect_exit(0, {.sets = {"train.train_steps=6", "train.seed=5", "checkpoint.allow_data_change=true"}});
   EXPECT_EQ(folder.metric("step"), (std::vector<double>{1, 2, 3, 4, 5, 6}));
 }

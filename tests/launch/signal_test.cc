@@ -84,6 +84,17 @@ TEST(Signals, StopASingleProcess) {
   }
 }
 
+/// `trainer ... | tee log`, and tee ends.
+TEST(Signals, AConsoleThatEndsEndsNoRun) {
+  const RunFolder folder;
+  const std::string trainer =
+      fmt::format("OMP_NUM_THREADS=1 {} --config config.yaml --set train.output_dir=run", TRAINER_BINARY);
+  Job job(folder.path(), fmt::format("set -o pipefail; {} | head -n 1", trainer), {{"TRAINER_FAULT", kSlowSteps}});
+  const Result result = job.wait(30);
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(folder.metrics().size(), 20u);
+}
+
 TEST(Signals, SaveNothingWhenToldSo) {
   const RunFolder folder;
   std::vector<std::string> sets = endless(1000);

@@ -93,14 +93,15 @@ Progress::Progress(ProgressMode mode, std::FILE* out, std::int64_t total_steps) 
 void Progress::update(const StepRecord& record, std::optional<double> seconds_left) {
   if (!on()) return;
   // One column stays free: some terminals wrap when the last one is written.
-  fmt::print(out_, "\r{}\x1b[K", progress_line(record, total_steps_, seconds_left, terminal_.width - 1));
+  const std::string line = progress_line(record, total_steps_, seconds_left, terminal_.width - 1);
+  std::fputs(fmt::format("\r{}\x1b[K", line).c_str(), out_);
   std::fflush(out_);
   drawn_ = true;
 }
 
 void Progress::clear() {
   if (!drawn_) return;
-  fmt::print(out_, "\r\x1b[K");
+  std::fputs("\r\x1b[K", out_);
   std::fflush(out_);
   drawn_ = false;
 }
