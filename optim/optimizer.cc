@@ -4,6 +4,7 @@
 #include <string_view>
 #include <utility>
 
+#include "core/config/resolve.h"
 #include "core/runtime/device.h"
 #include "core/runtime/rng.h"
 
@@ -56,7 +57,7 @@ Optimizer::Optimizer(const Config& config, const ParamLayout& layout, const Mesh
       seed_(static_cast<std::uint64_t>(config.train.seed)),
       weight_dtype_(weight_dtype(config.precision.dtype)),
       moments_dtype_(moments_dtype(config)),
-      has_m_(config_.name == OptimizerName::adamw || config_.momentum != 0.0),
+      has_m_(keeps_moments(config_)),
       has_v_(config_.name == OptimizerName::adamw) {
   const auto take = [&](bool wanted, MemoryClass memory_class, std::string_view name, std::int64_t count, Dtype dtype) {
     return wanted ? arena.take(config_.offload ? MemoryClass::host : memory_class, name, 1, count, dtype) : Tensor{};

@@ -229,7 +229,7 @@ void Trainer::load() {
     const RunState saved = run_state_from_json(found->manifest.state_json);
     if (!config_.checkpoint.allow_data_change) check_same_data(saved, run_state());
     changed = changed_settings(found->manifest.config_yaml, resolved_yaml(config_));
-    check_same_model(changed, config_.optimizer.name);
+    check_same_model(changed, config_.optimizer);
     load_pieces(*found, pieces_to_load(engine_), world);
     finish_load(engine_);
     engine_.restore_state(state_to_go_on_with(saved.update, found->manifest.config_yaml));
