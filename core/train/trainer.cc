@@ -18,6 +18,7 @@
 #include "core/runtime/phase_times.h"
 #include "core/train/gemm_cache.h"
 #include "core/train/profile_trace.h"
+#include "core/train/run_folder.h"
 #include "core/train/same_data.h"
 #include "core/train/same_model.h"
 #include "kernels/gemm_choices.h"
@@ -141,6 +142,7 @@ void Trainer::open_run_folder() {
   const std::filesystem::path folder = config_.train.output_dir;
   std::string problem;
   if (lead()) {
+    check_run_folder(folder.string());
     std::error_code error;
     std::filesystem::create_directories(folder / "logs", error);
     if (!error) error = why_not_writable(folder);
@@ -155,7 +157,9 @@ void Trainer::open_run_folder() {
   if (!std::filesystem::exists(folder / kLockName))
     fail(ExitCode::config, "train.output_dir '{}', seen from '{}' on this rank, is not the folder of rank 0",
          folder.string(), std::filesystem::current_path().string());
-  log_.open_file((folder / "logs" / fmt::format("rank-{:04}.log", engine_.mesh().world().rank())).string());
+  const std::string log = log_path(folder.string(), engine_.mesh().world().rank());
+  check_place_of_file(log);
+  log_.open_file(log);
 }
 
 /// Now, and not when hours of work are to be saved.
