@@ -245,6 +245,13 @@ TEST(CommandLine, PlanSaysWhatFitsAndRuns) {
   const Result nothing = folder.command(large + "--card 1");
   EXPECT_EQ(nothing.exit_code, 5) << nothing.out;
   EXPECT_TRUE(mentions(nothing.out, {"nothing fits on these ranks: the least is ", "take more ranks"}));
+  const std::string volta_plan =
+      fmt::format("plan --config {}/configs/14b.yaml --ranks 8 --card v100-32", TRAINER_SOURCE_DIR);
+  EXPECT_TRUE(mentions(folder.command(volta_plan).out,
+                       {"of the host's memory a rank)\nwithout the host's memory: --set ", "tensor_parallel_size=8"}));
+  const Result offloads = folder.command(volta_plan + " --set optimizer.offload=true");
+  EXPECT_TRUE(mentions(offloads.out, {"smallest change that fits: --set "}));
+  EXPECT_EQ(count_of(offloads.out, "without the host's memory"), 0) << offloads.out;
   const Result volta = folder.command(plan + "--set precision.dtype=bf16 --card v100-32");
   EXPECT_EQ(volta.exit_code, 2) << volta.out;
   EXPECT_EQ(count_of(volta.out, "attention workspace"), 0) << volta.out;
