@@ -56,7 +56,11 @@ ExitCode command_bench(const BenchCommandOptions& options, Bootstrap& bootstrap)
   const FaultPlan no_fault;
   const ConfigOptions sources = options.comm ? with_any_model(options.config, bootstrap.size()) : options.config;
   const Config config = shared_config(sources, bootstrap, *bootstrap.world({}), DataUse::none);
-  const RankDevice rank_device(config.train.device, bootstrap.local_rank(), bootstrap.local_size());
+  const bool lead = bootstrap.rank() == 0;
+  const RankDevice rank_device(config.train.device, bootstrap.local_rank(), bootstrap.local_size(),
+                               [lead](const std::string& warning) {
+                                 if (lead) fmt::print(stderr, "trainer: {}\n", warning);
+                               });
   check_card(config, rank_device.card(), rank_device.properties().sm);
   Context ctx = rank_device.context();
   ctx.deterministic = config.train.deterministic;
@@ -68,7 +72,6 @@ ExitCode command_bench(const BenchCommandOptions& options, Bootstrap& bootstrap)
     device.pci_bus_id = properties.pci_bus_id;
     device.total_bytes = properties.total_bytes;
   }
-  const bool lead = bootstrap.rank() == 0;
   auto world = bootstrap.world(ctx.device, {.timeout_seconds = config.comm.timeout_seconds,
                                             .peer_copy_bytes = config.comm.peer_copies ? kPeerCopyBytes : 0});
   if (options.comm) return bench_comm(options, config, ctx, lead, std::move(world));

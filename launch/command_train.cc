@@ -25,7 +25,8 @@ ExitCode command_train(const ConfigOptions& options, Bootstrap& bootstrap) {
   startup.end("configuration");
 
   Log log(/*console=*/bootstrap.rank() == 0);
-  const RankDevice device(config.train.device, bootstrap.local_rank(), bootstrap.local_size());
+  const RankDevice device(config.train.device, bootstrap.local_rank(), bootstrap.local_size(),
+                          [&log](const std::string& warning) { log.warn(warning); });
   check_card(config, device.card(), device.properties().sm);
   Context ctx = device.context();
   ctx.deterministic = config.train.deterministic;

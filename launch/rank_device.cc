@@ -4,6 +4,7 @@
 
 #include <cstdlib>
 #include <string_view>
+#include <utility>
 
 #include "core/runtime/check.h"
 #include "core/runtime/counted.h"
@@ -48,7 +49,8 @@ int card_of(int local_rank, int local_size, int cards) {
 
 }  // namespace
 
-RankDevice::RankDevice(DeviceChoice choice, int local_rank, int local_size) : description_(cpu_description()) {
+RankDevice::RankDevice(DeviceChoice choice, int local_rank, int local_size, Warn warn)
+    : description_(cpu_description()) {
   if (choice == DeviceChoice::cpu) return;
   // Kernels are loaded when they are first called, as CUDA 12.2 and later do by themselves.
   setenv("CUDA_MODULE_LOADING", "LAZY", /*overwrite=*/0);  // NOLINT(concurrency-mt-unsafe): before any thread starts
@@ -63,7 +65,7 @@ RankDevice::RankDevice(DeviceChoice choice, int local_rank, int local_size) : de
   const Device device{DeviceKind::cuda, card_of(local_rank, local_size, cards)};
   device_ = std::make_unique<DeviceContext>(device);
   context_ = device_->context();
-  backend_ = make_cuda_backend(context_);
+  backend_ = make_cuda_backend(context_, std::move(warn));
   context_.backend = backend_.get();
   properties_ = device_properties(device);
   description_ = fmt::format("cuda:{} {}", device.index, properties_.name);

@@ -13,8 +13,9 @@ namespace trainer {
 class RankDevice {
  public:
   /// `local_rank`: place among the ranks of this host; `local_size`: how many these are. Throws Error(config) when
-  /// train.device: cuda cannot be had: no card, no CUDA in this build, more ranks than cards.
-  RankDevice(DeviceChoice choice, int local_rank, int local_size);
+  /// train.device: cuda cannot be had: no card, no CUDA in this build, more ranks than cards. `warn`:
+  /// make_cuda_backend's.
+  RankDevice(DeviceChoice choice, int local_rank, int local_size, Warn warn = {});
 
   const Context& context() const { return context_; }
   /// "cuda:0 NVIDIA H200", "cpu (2 threads)"
