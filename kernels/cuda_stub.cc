@@ -4,7 +4,7 @@
 
 namespace trainer {
 
-std::shared_ptr<CudaBackend> make_cuda_backend(const Context&) {
+std::shared_ptr<CudaBackend> make_cuda_backend(const Context&, Warn) {
   fail(ExitCode::config, "this build has no CUDA kernels; set train.device: cpu, or build with a CUDA toolkit");
 }
 

@@ -71,13 +71,16 @@ ExitCode command_bench(const BenchCommandOptions& options, Bootstrap& bootstrap)
   const FaultPlan no_fault;
   const ConfigOptions sources = options.comm ? with_any_model(options.config, bootstrap.size()) : options.config;
   const Config config = shared_config(sources, bootstrap, *bootstrap.world({}), DataUse::none);
-  const RankDevice rank_device(config, bootstrap.local_rank(), bootstrap.local_size());
+  const bool lead = bootstrap.rank() == 0;
+  const RankDevice rank_device(config, bootstrap.local_rank(), bootstrap.local_size(),
+                               [lead](const std::string& warning) {
+                                 if (lead) fmt::print(stderr, "trainer: {}\n", warning);
+                               });
   const Context& ctx = rank_device.context();
   const BenchDevice device{.description = rank_device.description(),
                            .pci_bus_id = rank_device.properties().pci_bus_id,
                            .peak_tflops = peak_tflops(rank_device.card(), weight_dtype(config.precision.dtype)),
                            .total_bytes = rank_device.properties().total_bytes};
-  const bool lead = bootstrap.rank() == 0;
   std::ofstream json = open_json(lead ? options.json : std::string());
   auto world = bootstrap.world(ctx.device, communicator_options(config.comm));
   if (options.comm) return bench_comm(options, config, ctx, lead, std::move(world), std::move(json));

@@ -14,17 +14,36 @@
 namespace trainer {
 namespace {
 
-/// What to change, as a line for the user to copy.
-std::string advice(const PlanChange& change, const Card& card) {
+std::string sets_of(const PlanChange& change) {
   std::string sets;
   for (const std::string& set : change.sets) sets += " --set " + set;
-  const std::string host =
-      change.host_bytes > 0 ? fmt::format("; {} of the host's memory a rank", format_bytes(change.host_bytes)) : "";
-  if (change.fits)
-    return fmt::format("smallest change that fits:{} ({}, {} are left{})", sets, format_bytes(change.bytes),
-                       format_bytes(card.bytes - change.bytes), host);
-  return fmt::format("nothing fits on these ranks: the least is {}, with{}{}; take more ranks or larger cards",
-                     format_bytes(change.bytes), sets.empty() ? " the configuration as it is" : sets, host);
+  return sets;
+}
+
+std::string host_part(const PlanChange& change) {
+  return change.host_bytes > 0 ? fmt::format("; {} of the host's memory a rank", format_bytes(change.host_bytes)) : "";
+}
+
+std::string fitting(const PlanChange& change, const Card& card) {
+  return fmt::format("{} ({}, {} are left{})", sets_of(change), format_bytes(change.bytes),
+                     format_bytes(card.bytes - change.bytes), host_part(change));
+}
+
+/// What to change, as lines for the user to copy: the cheapest, and where that begins to take the host's memory, which
+/// the host may not have, the cheapest that does not.
+std::string advice(const Config& given, int ranks, const Card& card) {
+  const PlanChange change = cheapest_change(given, ranks, card);
+  if (!change.fits) {
+    const std::string sets = sets_of(change);
+    return fmt::format("nothing fits on these ranks: the least is {}, with{}{}; take more ranks or larger cards",
+                       format_bytes(change.bytes), sets.empty() ? " the configuration as it is" : sets,
+                       host_part(change));
+  }
+  std::string text = fmt::format("smallest change that fits:{}", fitting(change, card));
+  if (change.host_bytes == 0 || given.optimizer.offload) return text;
+  const PlanChange on_card = cheapest_change(given, ranks, card, /*may_offload=*/false);
+  if (on_card.fits) text += fmt::format("\nwithout the host's memory:{}", fitting(on_card, card));
+  return text;
 }
 
 /// What memory that is left can be used for.
@@ -46,7 +65,7 @@ ExitCode judge(const Config& given, const Config& config, int ranks, std::int64_
            config.train.attention == AttentionChoice::automatic)
     fmt::print("train.attention: auto is builtin for documents there: cuDNN's need compute capability 9.0\n");
   if (left < 0 || !runs)
-    fmt::print("{}\n", advice(cheapest_change(given, ranks, card), card));
+    fmt::print("{}\n", advice(given, ranks, card));
   else if (config.parallelism.zero_stage == 3 && zero_size(config.parallelism) > 1)
     print_resident_layers(config.parallelism.zero_resident_layers, most_resident_layers(given, ranks, card));
   std::fflush(stdout);

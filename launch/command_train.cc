@@ -26,7 +26,8 @@ ExitCode command_train(const ConfigOptions& options, Bootstrap& bootstrap) {
   startup.end("configuration");
 
   Log log(/*console=*/bootstrap.rank() == 0);
-  const RankDevice device(config, bootstrap.local_rank(), bootstrap.local_size());
+  const RankDevice device(config, bootstrap.local_rank(), bootstrap.local_size(),
+                          [&log](const std::string& warning) { log.warn(warning); });
   RankRow identity;
   identity.rank = bootstrap.rank();
   identity.host = bootstrap.host();

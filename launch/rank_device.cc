@@ -4,6 +4,7 @@
 
 #include <cstdlib>
 #include <optional>
+#include <utility>
 
 #include "core/runtime/check.h"
 #include "core/runtime/counted.h"
@@ -62,17 +63,19 @@ std::optional<Device> card_of_rank(DeviceChoice choice, int local_rank, int loca
 
 }  // namespace
 
-RankDevice::RankDevice(const Config& config, int local_rank, int local_size) : description_(cpu_description()) {
-  if (const auto device = card_of_rank(config.train.device, local_rank, local_size)) open_card(*device);
+RankDevice::RankDevice(const Config& config, int local_rank, int local_size, Warn warn)
+    : description_(cpu_description()) {
+  if (const auto device = card_of_rank(config.train.device, local_rank, local_size))
+    open_card(*device, std::move(warn));
   check_card(config, card(), properties_.sm);
   context_.deterministic = config.train.deterministic;
   context_.attention = config.train.attention;
 }
 
-void RankDevice::open_card(Device device) {
+void RankDevice::open_card(Device device, Warn warn) {
   device_ = std::make_unique<DeviceContext>(device);
   context_ = device_->context();
-  backend_ = make_cuda_backend(context_);
+  backend_ = make_cuda_backend(context_, std::move(warn));
   context_.backend = backend_.get();
   properties_ = device_properties(device);
   description_ = fmt::format("cuda:{} {}", device.index, properties_.name);

@@ -13,8 +13,8 @@ class RankDevice {
  public:
   /// `local_rank`: place among the ranks of this host; `local_size`: how many these are. Throws Error(config) when
   /// train.device: cuda cannot be had (no card, no CUDA in this build, more ranks than cards), or when the card cannot
-  /// do what `config` asks.
-  RankDevice(const Config& config, int local_rank, int local_size);
+  /// do what `config` asks. `warn`: make_cuda_backend's.
+  RankDevice(const Config& config, int local_rank, int local_size, Warn warn = {});
 
   /// With the kernels that the configuration chooses.
   const Context& context() const { return context_; }
@@ -26,7 +26,7 @@ class RankDevice {
   const DeviceProperties& properties() const { return properties_; }
 
  private:
-  void open_card(Device device);
+  void open_card(Device device, Warn warn);
 
   std::unique_ptr<DeviceContext> device_;
   std::shared_ptr<CudaBackend> backend_;

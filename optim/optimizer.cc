@@ -4,6 +4,7 @@
 #include <string_view>
 #include <utility>
 
+#include "core/config/resolve.h"
 #include "core/runtime/device.h"
 #include "core/runtime/rng.h"
 
@@ -53,7 +54,7 @@ Optimizer::Optimizer(const Config& config, const ParamLayout& layout, const Mesh
                      std::int64_t piece_elements)
     : layout_(layout), config_(config.optimizer), seed_(static_cast<std::uint64_t>(config.train.seed)) {
   const Dtype weights = weight_dtype(config.precision.dtype), moments = moments_dtype(config);
-  const bool has_v = config_.name == OptimizerName::adamw, has_m = has_v || config_.momentum != 0.0;
+  const bool has_v = config_.name == OptimizerName::adamw, has_m = keeps_moments(config_);
   const auto take = [&](bool wanted, MemoryClass memory_class, std::string_view name, std::int64_t count, Dtype dtype) {
     return wanted ? arena.take(config_.offload ? MemoryClass::host : memory_class, name, 1, count, dtype) : Tensor{};
   };

@@ -16,7 +16,7 @@ void fail_errno(const char* action, const std::string& path, int error) {
 }
 
 FileDescriptor::FileDescriptor(const std::string& path, int flags)
-    : path_(path), fd_(::open(path.c_str(), flags | O_CLOEXEC, 0666)) {
+    : path_(path), fd_(::open(path.c_str(), flags | O_CLOEXEC | O_NONBLOCK, 0666)) {  // no pipe makes it wait
   if (fd_ < 0) fail_errno((flags & O_ACCMODE) == O_RDONLY ? "open" : "write", path, errno);
 }
 

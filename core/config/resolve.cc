@@ -67,6 +67,10 @@ std::int64_t rotary_dims(const ModelConfig& model) {
   return static_cast<std::int64_t>(static_cast<double>(model.head_dim) * model.rotary_pct);
 }
 
+bool keeps_moments(const OptimizerConfig& optimizer) {
+  return optimizer.name == OptimizerName::adamw || optimizer.momentum != 0.0;
+}
+
 std::int64_t zero_size(const ParallelismConfig& parallelism) {
   return parallelism.zero_stage == 0 ? 1 : parallelism.zero_group_size;
 }

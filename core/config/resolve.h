@@ -29,6 +29,9 @@ std::int64_t total_steps(const Config& config, std::int64_t windows_in_train_dat
 /// The model is resolved.
 std::int64_t rotary_dims(const ModelConfig& model);
 
+/// Whether the optimizer has moments: all but SGD without momentum.
+bool keeps_moments(const OptimizerConfig& optimizer);
+
 /// Ranks that share one optimizer state: 1 under ZeRO stage 0. The Config is resolved.
 std::int64_t zero_size(const ParallelismConfig& parallelism);
 

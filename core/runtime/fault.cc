@@ -162,7 +162,9 @@ void FaultPlan::at(std::string_view site) const {
   for (const Fault& fault : faults_) {
     if (!matches(fault, site) || is_asked_for(fault.action)) continue;
     fault.happened = true;
-    if (fault.action == "throw") fail(ExitCode::other, "fault planned for rank {} step {} at '{}'", rank_, step_, site);
+    if (fault.action == "throw")
+      fail(ExitCode::other, "fault planned for rank {} {} at '{}'", rank_,
+           step_ > 0 ? fmt::format("step {}", step_) : "before the first step", site);
     if (fault.action == "exit") std::_Exit(static_cast<int>(fault.argument));
     if (fault.action == "kill") std::raise(SIGKILL);
     if (fault.action == "stop") std::raise(SIGSTOP);

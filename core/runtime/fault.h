@@ -3,7 +3,8 @@
 // Keys: rank (default: every rank), step (default: every step), site (required), action (required), tensor (poison
 // only). Actions: throw, exit:CODE, kill (SIGKILL), stop (SIGSTOP), sleep:SECONDS, inf and nan (at `gradients`: poison
 // the named gradient tensor, without a name the first), count (at `collective`: it is entered with a wrong element
-// count). Sites: step, forward, gradients, optimizer, evaluate, save.begin, save.write, save.publish, load, collective.
+// count). Sites: step, forward, gradients, optimizer, evaluate, save.begin, save.write, save.publish, load (of weights,
+// at the start), collective.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -23,6 +24,7 @@ class FaultPlan {
 
   /// Who this process is. Throws Error(config) when the plan names a rank that a job of `ranks` does not have.
   void set_rank(int rank, int ranks);
+  /// The step that runs, counted from 1. Until it is told, or with one below 1, all is before the first step.
   void set_step(std::int64_t step) { step_ = step; }
 
   /// Carries out what is planned for this place: may throw, end or stop the process, or sleep.

@@ -145,7 +145,7 @@ std::vector<std::string> changed_keys(Config given, Config config) {
   return sets;
 }
 
-Candidates all_candidates(const Config& config, int ranks) {
+Candidates all_candidates(const Config& config, int ranks, bool may_offload) {
   Candidates all = {{config}};
   multiply(all, [&](const Config& c) { return fewer_resident(c); });
   multiply(all, [&](const Config& c) { return more_recomputation(c); });
@@ -153,7 +153,7 @@ Candidates all_candidates(const Config& config, int ranks) {
   multiply(all, [&](const Config& c) { return more_tensor_parallel(c, ranks); });
   multiply(all, [&](const Config& c) { return more_zero(c, ranks); });
   multiply(all, [&](const Config& c) { return narrow_moments(c); });
-  multiply(all, [&](const Config& c) { return offload(c, ranks); });
+  if (may_offload) multiply(all, [&](const Config& c) { return offload(c, ranks); });
   std::erase_if(all, [&](const Candidate& c) { return !is_valid(c.config, ranks); });
   // Of equal costs the one that was made first, which has fewer changes.
   std::stable_sort(all.begin(), all.end(), [](const Candidate& a, const Candidate& b) { return a.cost < b.cost; });
@@ -209,9 +209,9 @@ std::int64_t most_resident_layers(const Config& config, int ranks, const Card& c
   return most;
 }
 
-PlanChange cheapest_change(const Config& config, int ranks, const Card& card) {
+PlanChange cheapest_change(const Config& config, int ranks, const Card& card, bool may_offload) {
   PlanChange least;
-  for (const Candidate& candidate : all_candidates(for_card(config, card.sm), ranks)) {
+  for (const Candidate& candidate : all_candidates(for_card(config, card.sm), ranks, may_offload)) {
     Config resolved = candidate.config;
     resolve_defaults(resolved, ranks);
     MemoryEstimate estimate = plan_memory(resolved, 0, card.sm);

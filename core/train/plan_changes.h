@@ -31,7 +31,7 @@ struct PlanChange {
 /// Among all combinations of recomputation, micro-batch, tensor parallelism, ZeRO stage, fewer resident layers, bf16
 /// moments and offload on the same ranks, the one of least expected cost in speed that fits the card with 512 MiB to
 /// spare; where none does, the one that needs least. What the card cannot do is changed in all of them (for_card).
-/// `config` is not resolved, and valid for `ranks`.
-PlanChange cheapest_change(const Config& config, int ranks, const Card& card);
+/// `config` is not resolved, and valid for `ranks`. Without `may_offload` no candidate begins to offload.
+PlanChange cheapest_change(const Config& config, int ranks, const Card& card, bool may_offload = true);
 
 }  // namespace trainer

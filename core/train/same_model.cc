@@ -7,6 +7,7 @@
 #include <set>
 #include <vector>
 
+#include "core/config/resolve.h"
 #include "core/config/yaml.h"
 #include "core/runtime/check.h"
 
@@ -66,14 +67,14 @@ bool must_stay(const std::string& path) {
 }
 
 /// Why the checkpoint does not serve a run with this change, as a remark that may be empty; nothing when it does.
-std::optional<std::string> obstacle(const ChangedSetting& change, OptimizerName optimizer) {
+std::optional<std::string> obstacle(const ChangedSetting& change, const OptimizerConfig& optimizer) {
   const auto& [key, then, now] = change;
   if (must_stay(key)) return "";
-  if (key == "optimizer.momentum" && optimizer == OptimizerName::sgd && then == "0")
+  if (key == "optimizer.momentum" && optimizer.name == OptimizerName::sgd && then == "0")
     return " (SGD without momentum saves no moments to go on with)";
   if (key == "precision.dtype" && (then == "float64" || now == "float64"))
     return " (float64 is saved as such, all else as float32)";
-  if (key == "optimizer.moments_dtype" && (then == "bf16" || now == "bf16"))
+  if (key == "optimizer.moments_dtype" && keeps_moments(optimizer) && (then == "bf16" || now == "bf16"))
     return " (moments are saved in their type)";
   return std::nullopt;
 }
@@ -90,7 +91,7 @@ std::vector<ChangedSetting> changed_settings(const std::string& saved_yaml, cons
   return changed;
 }
 
-void check_same_model(const std::vector<ChangedSetting>& changed, OptimizerName optimizer) {
+void check_same_model(const std::vector<ChangedSetting>& changed, const OptimizerConfig& optimizer) {
   std::string others;
   for (const ChangedSetting& change : changed)
     if (const auto why = obstacle(change, optimizer))

@@ -21,7 +21,7 @@ std::vector<ChangedSetting> changed_settings(const std::string& saved_yaml, cons
 
 /// Throws Error(config) that names the keys and both values when these changes make another model of the checkpoint's,
 /// or leave `optimizer`, the one of now, without moments that it can use.
-void check_same_model(const std::vector<ChangedSetting>& changed, OptimizerName optimizer);
+void check_same_model(const std::vector<ChangedSetting>& changed, const OptimizerConfig& optimizer);
 
 /// Value of `section.key` in a complete configuration; empty when it is not there.
 std::string value_in(const std::string& yaml, const std::string& path);

@@ -18,6 +18,7 @@
 #include "core/runtime/phase_times.h"
 #include "core/train/gemm_cache.h"
 #include "core/train/profile_trace.h"
+#include "core/train/run_folder.h"
 #include "core/train/same_data.h"
 #include "core/train/same_model.h"
 #include "kernels/gemm_choices.h"
@@ -164,6 +165,7 @@ void Trainer::open_run_folder() {
   const std::filesystem::path folder = config_.train.output_dir;
   std::string problem;
   if (lead()) {
+    check_run_folder(folder.string());
     std::error_code error;
     std::filesystem::create_directories(folder / "logs", error);
     if (!error) error = why_not_writable(folder);
@@ -178,7 +180,9 @@ void Trainer::open_run_folder() {
   if (!std::filesystem::exists(folder / kLockName))
     fail(ExitCode::config, "train.output_dir '{}', seen from '{}' on this rank, is not the folder of rank 0",
          folder.string(), std::filesystem::current_path().string());
-  log_.open_file((folder / "logs" / fmt::format("rank-{:04}.log", engine_.mesh().world().rank())).string());
+  const std::string log = log_path(folder.string(), engine_.mesh().world().rank());
+  check_place_of_file(log);
+  log_.open_file(log);
 }
 
 /// Now, and not when hours of work are to be saved.
@@ -253,7 +257,7 @@ void Trainer::load() {
     const RunState saved = run_state_from_json(found->manifest.state_json);
     if (!config_.checkpoint.allow_data_change) check_same_data(saved, run_state());
     changed = changed_settings(found->manifest.config_yaml, resolved_yaml(config_));
-    check_same_model(changed, config_.optimizer.name);
+    check_same_model(changed, config_.optimizer);
     load_pieces(*found, pieces_to_load(engine_), world);
     finish_load(engine_);
     engine_.restore_state(state_to_go_on_with(saved.update, found->manifest.config_yaml));

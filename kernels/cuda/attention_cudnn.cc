@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstdio>
 #include <exception>
 #include <map>
 #include <string>
@@ -241,7 +240,7 @@ struct AttentionPlans::Impl {
   std::map<AttentionPlanKey, Entry> plans;
   std::shared_ptr<void> workspace;  // cuDNN's, then DocumentScratch
   std::int64_t workspace_bytes = 0;
-  bool told = false;  // of a refusal
+  Warn warn;  // of the first refusal; empty from then on
 
   ~Impl() {
     plans.clear();
@@ -326,7 +325,9 @@ void AttentionPlans::Impl::run_documents(const Context& ctx, const AttentionPlan
   place(dv, key.dv_stride, scratch.dv);
 }
 
-AttentionPlans::AttentionPlans() : impl_(std::make_unique<Impl>()) {}
+AttentionPlans::AttentionPlans(Warn warn) : impl_(std::make_unique<Impl>()) {
+  impl_->warn = std::move(warn);
+}
 AttentionPlans::~AttentionPlans() = default;
 
 std::int64_t AttentionPlans::workspace_bytes() const {
@@ -335,10 +336,8 @@ std::int64_t AttentionPlans::workspace_bytes() const {
 
 bool AttentionPlans::serves(const Context& ctx, const AttentionPlanKey& key) {
   const Impl::Entry& entry = impl_->find(ctx, key);
-  if (entry.plan == nullptr && !impl_->told) {
-    fmt::print(stderr, "trainer: {}. Our own attention serves in its place\n", entry.refusal);
-    impl_->told = true;
-  }
+  if (entry.plan == nullptr && impl_->warn)
+    std::exchange(impl_->warn, {})(fmt::format("{}. Our own attention serves in its place", entry.refusal));
   return entry.plan != nullptr;
 }
 

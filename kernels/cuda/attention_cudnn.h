@@ -6,6 +6,7 @@
 #include <unordered_map>
 
 #include "core/runtime/context.h"
+#include "kernels/backend.h"
 #include "kernels/ops.h"
 
 namespace trainer {
@@ -39,13 +40,14 @@ struct AttentionPlanKey {
 /// up to powers of two.
 class AttentionPlans {
  public:
-  AttentionPlans();
+  /// `warn` may be empty.
+  explicit AttentionPlans(Warn warn);
   ~AttentionPlans();
 
   /// Addresses of the tensors of a graph, by the graph's numbers for them.
   using Addresses = std::unordered_map<std::int64_t, void*>;
 
-  /// Whether cuDNN has a plan for `key`; the first time that it has none, says so on the console.
+  /// Whether cuDNN has a plan for `key`; the first time that it has none, warns.
   bool serves(const Context& ctx, const AttentionPlanKey& key);
   /// Queues the plan for `key` on ctx.stream. q_starts as in ops::AttentionForwardArgs, looked at where key.tokens > 0.
   /// Throws Error(other), naming the shape, where cuDNN has no plan.

@@ -4,7 +4,7 @@
 namespace trainer {
 
 struct AttentionPlans::Impl {};
-AttentionPlans::AttentionPlans() = default;
+AttentionPlans::AttentionPlans(Warn) {}
 AttentionPlans::~AttentionPlans() = default;
 std::int64_t AttentionPlans::workspace_bytes() const {
   return 0;

@@ -3,9 +3,9 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "core/runtime/check.h"
-#include "kernels/backend.h"
 
 namespace trainer {
 namespace {
@@ -18,8 +18,8 @@ std::string gemm_environment(std::string card) {
 
 }  // namespace
 
-CudaBackend::CudaBackend(const Context& ctx)
-    : properties(device_properties(ctx.device)), gemms(gemm_environment(properties.name)) {
+CudaBackend::CudaBackend(const Context& ctx, Warn warn)
+    : properties(device_properties(ctx.device)), gemms(gemm_environment(properties.name)), attention(std::move(warn)) {
   const cublasStatus_t status = cublasLtCreate(&cublas_lt);
   if (status != CUBLAS_STATUS_SUCCESS)
     fail(ExitCode::other, "cuBLASLt: cublasLtCreate: {}", cublasLtGetStatusString(status));
@@ -29,8 +29,8 @@ CudaBackend::~CudaBackend() {
   if (cublas_lt != nullptr) cublasLtDestroy(cublas_lt);
 }
 
-std::shared_ptr<CudaBackend> make_cuda_backend(const Context& ctx) {
-  return std::make_shared<CudaBackend>(ctx);
+std::shared_ptr<CudaBackend> make_cuda_backend(const Context& ctx, Warn warn) {
+  return std::make_shared<CudaBackend>(ctx, std::move(warn));
 }
 
 }  // namespace trainer

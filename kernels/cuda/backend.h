@@ -3,13 +3,14 @@
 #include <cublasLt.h>
 
 #include "core/runtime/device.h"
+#include "kernels/backend.h"
 #include "kernels/cuda/attention_cudnn.h"
 #include "kernels/cuda/gemm_cublaslt.h"
 
 namespace trainer {
 
 struct CudaBackend {
-  explicit CudaBackend(const Context& ctx);
+  CudaBackend(const Context& ctx, Warn warn);
   ~CudaBackend();
   CudaBackend(const CudaBackend&) = delete;
   CudaBackend& operator=(const CudaBackend&) = delete;

@@ -1,4 +1,6 @@
 // Damage is found before any value is handed out, by name, and the checkpoint before is taken.
+#include <sys/stat.h>
+
 #include <filesystem>
 
 #include "core/checkpoint/checksum.h"
@@ -122,6 +124,23 @@ TEST_F(Damage, MissingManifest) {
   fs::remove(newest("manifest.json"));
   expect_fallback("manifest.json");
   expect_refused("manifest.json");
+}
+
+/// Nobody waits for what a pipe may bring one day.
+TEST_F(Damage, APipeInThePlaceOfAFile) {
+  for (const char* name : {"manifest.json", "rank-0000.h5"}) {
+    const std::string path = newest(name), aside = path + ".aside";
+    fs::rename(path, aside);
+    ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
+    expect_fallback(name);
+    expect_refused(name);
+    fs::remove(path);
+    fs::rename(aside, path);
+  }
+  const std::string latest = folder_ / "latest";
+  fs::remove(latest);
+  ASSERT_EQ(mkfifo(latest.c_str(), 0600), 0);
+  EXPECT_EQ(find_auto(folder_.path())->manifest.step, 2);
 }
 
 TEST_F(Damage, GarbageManifest) {

@@ -103,7 +103,7 @@ TEST(ConfigPrecedence, WrongSettingsNameTheirSource) {
 }
 
 TEST(ConfigPrecedence, VariablesThatNearlySetAKeyAreRefused) {
-  const std::string file = write_file("good.yaml", valid_text);
+  const std::string file = config_file("good.yaml", valid_text);
   const std::string fault = config_fault([&] {
     read_config({.files = {file},
                  .environment = {{"TRAINER_OPTIMIZER_LR", "1"},

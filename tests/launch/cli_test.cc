@@ -1,5 +1,6 @@
 // The command line, and what a user gets wrong: exit codes, and messages that are complete and said once.
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -258,6 +259,13 @@ TEST(CommandLine, PlanSaysWhatFitsAndRuns) {
   const Result nothing = folder.command(large + "--card 1");
   EXPECT_EQ(nothing.exit_code, 5) << nothing.out;
   EXPECT_TRUE(mentions(nothing.out, {"nothing fits on these ranks: the least is ", "take more ranks"}));
+  const std::string volta_plan =
+      fmt::format("plan --config {}/configs/14b.yaml --ranks 8 --card v100-32", TRAINER_SOURCE_DIR);
+  EXPECT_TRUE(mentions(folder.command(volta_plan).out,
+                       {"of the host's memory a rank)\nwithout the host's memory: --set ", "tensor_parallel_size=8"}));
+  const Result offloads = folder.command(volta_plan + " --set optimizer.offload=true");
+  EXPECT_TRUE(mentions(offloads.out, {"smallest change that fits: --set "}));
+  EXPECT_EQ(count_of(offloads.out, "without the host's memory"), 0) << offloads.out;
   const Result volta = folder.command(plan + "--set precision.dtype=bf16 --card v100-32");
   EXPECT_EQ(volta.exit_code, 2) << volta.out;
   EXPECT_EQ(count_of(volta.out, "attention workspace"), 0) << volta.out;
@@ -447,6 +455,25 @@ TEST(Faults, OfPlaces) {
     EXPECT_TRUE(mentions(unwritable.err, {"train.output_dir", "train.h5/run"}));
     EXPECT_EQ(count_of(unwritable.err, "trainer: "), 1) << unwritable.err;
   }
+}
+
+/// /dev/zero never ends, and a pipe keeps whoever opens it waiting.
+TEST(Faults, OfWhatLiesInTheRunFolder) {
+  const RunFolder folder;
+  const auto refused = [&](const std::string& run, int ranks, const std::vector<std::string>& said) {
+    const Result result = folder.expect_exit(2, {.ranks = ranks, .folder = run}, 20);
+    EXPECT_FALSE(result.timed_out);
+    EXPECT_TRUE(mentions(result.err, said));
+    EXPECT_EQ(count_of(result.err, "trainer: "), 1) << result.err;
+    EXPECT_FALSE(std::filesystem::exists(folder / (run + "/config.resolved.yaml")));
+  };
+  for (const char* run : {"zero", "pipe", "log"}) std::filesystem::create_directories(folder / run + "/logs");
+  std::filesystem::create_symlink("/dev/zero", folder / "zero/metrics.jsonl");
+  refused("zero", 1, {"'zero/metrics.jsonl' is a link to '/dev/zero', which is a device; right would be a file"});
+  ASSERT_EQ(mkfifo((folder / "pipe/metrics.jsonl").c_str(), 0600), 0);
+  refused("pipe", 2, {"'pipe/metrics.jsonl' is a pipe"});
+  ASSERT_EQ(mkfifo((folder / "log/logs/rank-0001.log").c_str(), 0600), 0);
+  refused("log", 2, {"rank 1 of 2", "'log/logs/rank-0001.log' is a pipe"});
 }
 
 TEST(Faults, AModelThatDoesNotFitIsRefusedInTime) {

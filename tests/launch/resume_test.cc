@@ -214,6 +214,9 @@ TEST(Resume, DoesNotStartMomentumFromNone) {
   folder.expect_exit(0, {.sets = sgd(2, "0")});
   EXPECT_TRUE(
       mentions(folder.expect_exit(2, {.sets = sgd(4, "0.9")}).err, {"optimizer.momentum: 0 in the checkpoint"}));
+  std::vector<std::string> narrow = sgd(4, "0");  // as wide as before: there are none
+  narrow.push_back("optimizer.moments_dtype=bf16");
+  folder.expect_exit(0, {.sets = narrow});
   folder.expect_exit(0, {.sets = sgd(2, "0.9"), .folder = "with"});
   folder.expect_exit(0, {.sets = sgd(4, "0"), .folder = "with"});
 }

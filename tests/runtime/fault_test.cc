@@ -72,6 +72,24 @@ TEST(FaultPlan, HappensAtItsRankStepAndSiteOnly) {
   EXPECT_NO_THROW(plan.at("forward"));
 }
 
+/// Weights are loaded, and ranks talk, before there is a step.
+TEST(FaultPlan, NamesTheStepThatRunsIfAny) {
+  FaultPlan plan = FaultPlan::parse("site=load,action=throw;site=collective,action=throw");
+  plan.set_rank(2, 4);
+  const auto thrown_at = [&](std::string_view site) -> std::string {
+    try {
+      plan.at(site);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "nothing";
+  };
+  EXPECT_EQ(thrown_at("load"), "fault planned for rank 2 before the first step at 'load'");
+  EXPECT_EQ(thrown_at("collective"), "fault planned for rank 2 before the first step at 'collective'");
+  plan.set_step(7);
+  EXPECT_EQ(thrown_at("collective"), "fault planned for rank 2 step 7 at 'collective'");
+}
+
 TEST(FaultPlan, RefusesARankThatTheJobDoesNotHave) {
   FaultPlan plan = FaultPlan::parse("rank=1,site=step,action=kill;rank=7,step=3,site=forward,action=throw");
   EXPECT_NO_THROW(plan.set_rank(0, 8));

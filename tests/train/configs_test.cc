@@ -5,11 +5,13 @@
 #include <filesystem>
 #include <fstream>
 #include <regex>
+#include <set>
 
 #include "core/config/reader.h"
 #include "core/config/resolve.h"
 #include "core/train/cards.h"
 #include "core/train/plan.h"
+#include "core/train/plan_changes.h"
 
 namespace trainer::test {
 namespace {
@@ -82,6 +84,25 @@ TEST(Configs, FourteenBillionFitTwoCardsUnderZero3Too) {
   resolve_defaults(config, 2);
   EXPECT_EQ(config.parallelism.zero_stage, 3);
   EXPECT_LE(plan_memory(config, 0).total_bytes(), find_card("h200").bytes);
+}
+
+/// What is advised to whom brings the configuration of larger cards leads to the layout that is given for V100s.
+TEST(Configs, FourteenBillionFitVoltaByTheChangesThatArePlanned) {
+  const auto read = [](const char* name) {
+    const std::filesystem::path path = std::filesystem::path(CONFIG_FOLDER) / name;
+    return read_config({.files = {path.string()}, .sets = {}, .environment = {}, .world_size = 8});
+  };
+  const Card card = find_card("v100-32");
+  const PlanChange change = cheapest_change(read("14b.yaml"), 8, card, /*may_offload=*/false);
+  EXPECT_TRUE(change.fits);
+  EXPECT_EQ(change.host_bytes, 0);
+  EXPECT_EQ(std::set<std::string>(change.sets.begin(), change.sets.end()),
+            (std::set<std::string>{"optimizer.moments_dtype=bf16", "parallelism.tensor_parallel_size=8",
+                                   "precision.dtype=fp16", "train.micro_batch_size=1"}));
+  Config given = read("14b-8xv100.yaml");
+  resolve_defaults(given, 8);
+  EXPECT_EQ(plan_memory(given, 0, card.sm).total_bytes(), change.bytes);
+  EXPECT_GT(cheapest_change(read("14b.yaml"), 8, card).host_bytes, 0) << "cheaper, where the host has room";
 }
 
 }  // namespace
