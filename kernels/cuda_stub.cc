@@ -4,6 +4,7 @@
 
 namespace trainer {
 
+// NOLINTNEXTLINE(performance-unnecessary-value-param): the real one keeps it
 std::shared_ptr<CudaBackend> make_cuda_backend(const Context&, Warn) {
   fail(ExitCode::config, "this build has no CUDA kernels; set train.device: cpu, or build with a CUDA toolkit");
 }

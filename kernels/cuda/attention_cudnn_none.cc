@@ -4,6 +4,7 @@
 namespace trainer {
 
 struct AttentionPlans::Impl {};
+// NOLINTNEXTLINE(performance-unnecessary-value-param): the real one keeps it
 AttentionPlans::AttentionPlans(Warn) {}
 AttentionPlans::~AttentionPlans() = default;
 std::int64_t AttentionPlans::workspace_bytes() const {
