@@ -219,7 +219,8 @@ struct OptimizerConfig {
     v.key("lr", lr, not_negative, "Peak learning rate.");
     v.key("beta1", beta1, below_one, "AdamW: decay of the first moment.");
     v.key("beta2", beta2, below_one, "AdamW: decay of the second moment.");
-    v.key("eps", eps, not_negative, "AdamW: added to the square root of the second moment.");
+    v.key("eps", eps, positive,
+          "AdamW: added to the square root of the second moment, which is 0 for what no gradient reached.");
     v.key("weight_decay", weight_decay, not_negative,
           "Decoupled weight decay (sgd: added to the gradient). Applies to weight matrices, and to what the next two "
           "keys say.");
