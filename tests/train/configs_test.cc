@@ -72,18 +72,23 @@ TEST(Configs, NeedWhatTheirHeadsSay) {
   }
 }
 
-/// The second layout in the head of configs/14b-2xh200.yaml.
+/// The second layout in the head of configs/14b-2xh200.yaml, as its first six settings give it and with the rest.
 TEST(Configs, FourteenBillionFitTwoCardsUnderZero3Too) {
   const std::filesystem::path path = std::filesystem::path(CONFIG_FOLDER) / "14b-2xh200.yaml";
   const std::string head = head_of(path);
   static const std::regex kSet(R"(--set (\S+))");
   std::vector<std::string> sets;
   for (std::sregex_iterator set(head.begin(), head.end(), kSet), end; set != end; ++set) sets.push_back((*set)[1]);
-  EXPECT_EQ(sets.size(), 6U) << head;
-  Config config = read_config({.files = {path.string()}, .sets = sets, .environment = {}, .world_size = 2});
-  resolve_defaults(config, 2);
-  EXPECT_EQ(config.parallelism.zero_stage, 3);
-  EXPECT_LE(plan_memory(config, 0).total_bytes(), find_card("h200").bytes);
+  ASSERT_EQ(sets.size(), 9U) << head;
+  for (const std::ptrdiff_t count : {6, 9}) {
+    SCOPED_TRACE(count);
+    Config config = read_config(
+        {.files = {path.string()}, .sets = {sets.begin(), sets.begin() + count}, .environment = {}, .world_size = 2});
+    resolve_defaults(config, 2);
+    EXPECT_EQ(config.parallelism.zero_stage, 3);
+    EXPECT_EQ(config.parallelism.zero_resident_layers, count == 6 ? 0 : 36);
+    EXPECT_LE(plan_memory(config, 0).total_bytes(), find_card("h200").bytes);
+  }
 }
 
 /// What is advised to whom brings the configuration of larger cards leads to the layout that is given for V100s.
