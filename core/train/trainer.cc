@@ -289,7 +289,8 @@ void Trainer::warn_of_newer_checkpoint(const std::string& loaded) {
   const CheckpointConfig& checkpoint = config_.checkpoint;
   const auto newest = newest_checkpoint(std::filesystem::absolute(checkpoint.save_dir).lexically_normal().string(),
                                         [](const std::string&) {});
-  if (newest && newest->path != loaded)
+  std::error_code missing;  // of a run that loaded nothing
+  if (newest && !std::filesystem::equivalent(newest->path, loaded, missing))
     log_.warn(
         fmt::format("checkpoint.load: {} leaves {} aside, the newest of checkpoint.save_dir, after step {}; "
                     "checkpoint.load: auto would go on from it",

@@ -130,6 +130,9 @@ TEST(Checkpoints, LoadByPathAndFromOtherLayouts) {
   EXPECT_EQ(folder.hashes().at(20), folder.hashes(0, "first").at(20));
   const Result again = folder.expect_exit(0, {.sets = by_path});
   EXPECT_TRUE(mentions(again.out, {"leaves ", "/run/checkpoints/step_00000020 aside", "auto would go on from it"}));
+  // The newest itself, as a shell completes its name.
+  const Result newest = folder.expect_exit(0, {.sets = {"checkpoint.load=run/checkpoints/step_00000020/"}});
+  EXPECT_EQ(count_of(newest.out, "leaves"), 0) << newest.out;
   folder.expect_exit(0, {.ranks = 4,
                          .sets = {"checkpoint.load=first/checkpoints/step_00000010",
                                   "parallelism.tensor_parallel_size=2", "parallelism.zero_stage=1"},
